@@ -11,6 +11,11 @@
  * again             memory that is freed and allocated again
  * fork              a child, which may have the memory or not
  * fork gone         a child, which must not
+ * variable          a managed variable that the host finds while a kernel that writes it runs
+ * waiters           two threads that wait for kernels of their own, each of which writes a managed variable
+ * shared event      a managed variable, once an event of processes is reached
+ * thrown away       pages that the program throws away, and the rest of their blocks
+ * full              managed memory for a program that has all that it may have
  * hint              advice and prefetches, and what is said of them (under OpenMPS)
  * random SEED STEPS two threads with a stream each: touches, system calls, copies, kernels, hints, frees, against a model
  * take MIB          allocates, has the device write all of it, and keeps it
@@ -63,6 +68,16 @@ static const char code[] =
     "ld.param.u64 %rd1, [flag]; ld.param.u64 %rd0, [to]; ld.param.u32 %r5, [value];\n"
     "LOOP: ld.volatile.global.u32 %r4, [%rd1]; setp.eq.u32 %p, %r4, 0; @%p bra LOOP;\n" INDEX
     "add.u32 %r5, %r5, %r3; shl.b64 %rd2, %rd2, 1; add.u64 %rd3, %rd0, %rd2; st.global.u32 [%rd3+4], %r5;\nret;\n}\n";
+
+/* Variables, each of which a kernel sets once *flag is not 0. */
+#define SET_VARIABLE(N)                                                        \
+    ".visible .global .attribute(.managed) .align 4 .u32 v" #N ";\n"           \
+    ".visible .entry set" #N "(.param .u64 flag, .param .u32 value)\n{\n"      \
+    ".reg .b32 %r<4>; .reg .b64 %rd<2>; .reg .pred %p;\n"                      \
+    "ld.param.u64 %rd1, [flag]; ld.param.u32 %r1, [value];\n"                  \
+    "LOOP: ld.volatile.global.u32 %r0, [%rd1]; setp.eq.u32 %p, %r0, 0; @%p bra LOOP;\n" \
+    "st.global.u32 [v" #N "], %r1;\nret;\n}\n"
+static const char variables_code[] = ".version 6.0\n.target sm_50\n.address_size 64\n" SET_VARIABLE(0) SET_VARIABLE(1);
 
 static CUfunction add, set, smooth, raise_half, wait_for;
 static CUmodule module;
@@ -662,6 +677,138 @@ static struct Taken {
 } taken[64];
 static int taken_count;
 
+static uint32_t *host_word(uint32_t value) {
+    uint32_t *word;
+    CALL(cuMemHostAlloc, (void **)&word, 4, 0);
+    *(volatile uint32_t *)word = value;
+    return word;
+}
+
+static CUmodule variables(void) {
+    CUmodule loaded;
+    CALL(cuModuleLoadData, &loaded, variables_code);
+    return loaded;
+}
+
+static volatile uint32_t *variable(CUmodule loaded, const char *name) {
+    CUdeviceptr at;
+    CALL(cuModuleGetGlobal, &at, NULL, loaded, name);
+    return (volatile uint32_t *)at;
+}
+
+/* The kernel sets the variable once the flag is not 0. */
+static void set_variable(CUmodule loaded, const char *kernel, CUstream stream, uint32_t *flag, uint32_t value) {
+    CUfunction function;
+    CALL(cuModuleGetFunction, &function, loaded, kernel);
+    CALL(cuLaunchKernel, function, 1, 1, 1, 1, 1, 1, 0, stream, (void *[]){&flag, &value}, NULL);
+}
+
+static void test_variable(void) {
+    CUmodule loaded = variables();
+    uint32_t *flag = host_word(0);
+    set_variable(loaded, "set0", streams[0], flag, 7);
+    volatile uint32_t *found = variable(loaded, "v0");
+    *(volatile uint32_t *)flag = 1;
+    synchronize();
+    REQUIRE(*found == 7);
+    CALL(cuModuleUnload, loaded);
+    CALL(cuMemFreeHost, flag);
+}
+
+static CUmodule waited_for;
+static uint32_t *raised;
+
+static void *waiter(void *number) {
+    CUcontext context;
+    int at = (int)(intptr_t)number;
+    char kernel[] = "set0", name[] = "v0";
+    kernel[3] = name[1] = (char)('0' + at);
+    CALL(cuDevicePrimaryCtxRetain, &context, 0);
+    CALL(cuCtxSetCurrent, context);
+    volatile uint32_t *own = variable(waited_for, name);
+    for (uint32_t turn = 1; turn <= 2000; ++turn) {
+        set_variable(waited_for, kernel, streams[at], raised, turn);
+        CALL(cuStreamSynchronize, streams[at]);
+        if (*own != turn) {
+            fprintf(stderr, "waiters: thread %d has %u instead of %u\n", at, *own, turn);
+            exit(1);
+        }
+    }
+    return NULL;
+}
+
+static void test_waiters(void) {
+    pthread_t threads[2];
+    waited_for = variables();
+    raised = host_word(1);
+    /* Both are there before anybody waits. */
+    variable(waited_for, "v0");
+    variable(waited_for, "v1");
+    for (int i = 0; i < 2; ++i)
+        REQUIRE(!pthread_create(&threads[i], NULL, waiter, (void *)(intptr_t)i));
+    for (int i = 0; i < 2; ++i)
+        pthread_join(threads[i], NULL);
+    CALL(cuModuleUnload, waited_for);
+    CALL(cuMemFreeHost, raised);
+}
+
+static void test_shared_event(void) {
+    CUmodule loaded = variables();
+    CUevent event;
+    CALL(cuEventCreate, &event, CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS);
+    uint32_t *flag = host_word(1);
+    volatile uint32_t *found = variable(loaded, "v1");
+    for (uint32_t turn = 1; turn <= 50; ++turn) {
+        set_variable(loaded, "set1", streams[1], flag, turn);
+        CALL(cuEventRecord, event, streams[1]);
+        CUresult reached;
+        while ((reached = FUNCTION(cuEventQuery, "")(event)) == CUDA_ERROR_NOT_READY) {
+        }
+        REQUIRE(reached == CUDA_SUCCESS);
+        REQUIRE(*found == turn);
+    }
+    CALL(cuEventDestroy, event);
+    CALL(cuModuleUnload, loaded);
+    CALL(cuMemFreeHost, flag);
+}
+
+/* What of it reads as zeros afterwards is nobody's promise; the other pages are, and that it ends. */
+static void test_thrown_away(void) {
+    enum { COUNT = 1 << 16 };
+    uint32_t *words = managed(COUNT * 4), *none = managed(COUNT * 4);
+    memset(none, 0, COUNT * 4);
+    for (uint32_t turn = 1; turn <= 3; ++turn) {
+        for (uint32_t i = 0; i < COUNT; ++i)
+            words[i] = i * turn;
+        REQUIRE(!madvise(words, PAGE, MADV_DONTNEED));
+        run(add, NULL, COUNT, (void *[]){&words, &none});
+        synchronize();
+        for (size_t i = PAGE / 4; i < COUNT; ++i)
+            must_be(words, i, (uint32_t)i * turn, "thrown away");
+    }
+    give_back(words);
+    give_back(none);
+}
+
+static void test_full(void) {
+    enum { COUNT = 1 << 18 };
+    uint32_t *words = managed(COUNT * 4);
+    for (size_t bytes = (size_t)64 << 20; bytes >= 512; bytes /= 2) {
+        CUdeviceptr at;
+        CUresult had;
+        while ((had = FUNCTION(cuMemAlloc, "")(&at, bytes)) == CUDA_SUCCESS) {
+        }
+        REQUIRE(had == CUDA_ERROR_OUT_OF_MEMORY);
+    }
+    for (uint32_t i = 0; i < COUNT; ++i)
+        words[i] = i;
+    run(add, NULL, COUNT, (void *[]){&words, &words});
+    synchronize();
+    for (size_t i = 0; i < COUNT; ++i)
+        must_be(words, i, 2 * (uint32_t)i, "full");
+    test_add();
+}
+
 static void take(size_t mib) {
     struct Taken *one = &taken[taken_count];
     one->count = (mib << 20) / 4;
@@ -697,7 +844,9 @@ int main(void) {
         void (*run)(void);
     } tests[] = {{"add", test_add},       {"stencil", test_stencil}, {"calls", test_calls}, {"threads", test_threads},
                  {"handler", test_handler}, {"beside", test_beside},   {"copies", test_copies}, {"again", test_again},
-                 {"fork", test_fork},     {"fork gone", test_fork_gone},     {"hint", test_hint},      {"look", look}};
+                 {"fork", test_fork},     {"fork gone", test_fork_gone},     {"hint", test_hint},      {"look", look},
+                 {"variable", test_variable},   {"waiters", test_waiters},   {"shared event", test_shared_event},
+                 {"thrown away", test_thrown_away}, {"full", test_full}};
     char line[128];
     while (fgets(line, sizeof line, stdin)) {
         int is_known = 0, mib;

@@ -64,6 +64,47 @@ fn the_host_writes_beside_a_kernel_that_runs() -> Result<()> {
 }
 
 #[test]
+fn a_variable_that_a_running_kernel_writes_is_seen_after_it() -> Result<()> {
+    alike(&["variable", "variable"])
+}
+
+#[test]
+fn who_has_waited_sees_its_own_variable_beside_others_who_wait() -> Result<()> {
+    alike(&["waiters"])
+}
+
+#[test]
+fn an_event_of_processes_that_is_reached_has_variables_seen() -> Result<()> {
+    alike(&["shared event"])
+}
+
+#[test]
+fn pages_that_a_program_throws_away_hold_nobody_up() -> Result<()> {
+    let daemon = Daemon::start(Sandbox::new()?)?;
+    let mut client = start(daemon.sandbox(), Runtime::OpenMps)?;
+    for order in ["take 1", "thrown away", "add", "look"] {
+        client.must(order)?;
+    }
+    client.dismiss()
+}
+
+#[test]
+fn who_has_all_memory_that_it_may_have_goes_on_with_managed_memory() -> Result<()> {
+    let daemon = Daemon::start(Sandbox::new()?)?;
+    let sandbox = daemon.sandbox();
+    // Memory is given in pieces of 2 MiB: with one of these nothing is left for a stream.
+    for limit_kib in (0..4).map(|step| (64 << 10) + step * 512) {
+        let program = sandbox.installation.program("process", "managed");
+        let mut command = sandbox.command(program, Runtime::OpenMps);
+        command.env("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", format!("0={limit_kib}K"));
+        let mut client = Puppet::spawn(&mut command)?;
+        client.must("full").with_context(|| format!("with {limit_kib} KiB"))?;
+        client.dismiss()?;
+    }
+    Ok(())
+}
+
+#[test]
 fn a_child_does_not_have_its_parents_managed_memory() -> Result<()> {
     let sandbox = Sandbox::new()?;
     let mut native = start(&sandbox, Runtime::Softcuda)?;

@@ -289,23 +289,40 @@ impl Session {
     pub(crate) fn create_stream(&self, context: u32, plan: StreamPlan) -> Result<u32> {
         self.check()?;
         let mut posting = self.lock();
-        let slot = posting
-            .slots
-            .take(context, |slot| self.words.completed(slot))
-            .ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
+        let body = self.plan_stream(&mut posting, context, plan)?;
+        self.put(&mut posting, Opcode::StreamCreate, NO_CALL, context, &[body.as_bytes()])?;
+        Ok(body.stream)
+    }
+
+    /// The same, and waits until it is there: where none can be made only this call fails, and not
+    /// the session.
+    fn create_stream_now(&self, context: u32, plan: StreamPlan) -> Result<u32> {
+        self.check()?;
+        let body = self.plan_stream(&mut self.lock(), context, plan)?;
+        let made = self.call(context, Opcode::StreamCreate, &[body.as_bytes()]);
+        made.map(|_| body.stream).inspect_err(|_| self.lock().slots.give_back(body.stream))
+    }
+
+    /// Takes a slot for a stream.
+    fn plan_stream(
+        &self,
+        posting: &mut Posting,
+        context: u32,
+        plan: StreamPlan,
+    ) -> Result<StreamCreate> {
+        let taken = posting.slots.take(context, |slot| self.words.completed(slot));
+        let slot = taken.ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
         if plan.flags & DEFAULT_STREAM != 0 {
             posting.slots.make_default(slot);
         }
-        let body = StreamCreate {
+        Ok(StreamCreate {
             stream: slot,
             flags: plan.flags,
             priority: plan.priority,
             partition: plan.partition,
             legacy: plan.default_stream,
             reserved: 0,
-        };
-        self.put(&mut posting, Opcode::StreamCreate, NO_CALL, context, &[body.as_bytes()])?;
-        Ok(slot)
+        })
     }
 
     /// Destroys a stream once its work is done; returns at once.

@@ -33,11 +33,17 @@ impl QuietStream {
             partition: WHOLE_SHARE,
             default_stream: LEGACY_STREAM,
         };
-        Ok(*made.insert(session.create_stream(NO_CONTEXT, plan)?))
+        Ok(*made.insert(session.create_stream_now(NO_CONTEXT, plan)?))
     }
 }
 
 impl Session {
+    /// Makes the stream for quiet copies, unless it is there: from then on only a session that has
+    /// failed refuses one.
+    pub(crate) fn open_quiet_stream(&self) -> Result {
+        self.quiet().slot(self).map(drop)
+    }
+
     /// Posts a copy of so many bytes behind those that were posted before.
     pub(crate) fn post_quiet_copy(
         &self,

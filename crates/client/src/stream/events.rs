@@ -396,10 +396,12 @@ impl Event {
     }
 
     fn is_reached(&self) -> Result<bool> {
-        if self.is_shared() {
-            return self.query_shared();
-        }
         let (backend, id) = self.context.backend()?;
+        if self.is_shared() {
+            let is_reached = self.query_shared()?;
+            // What has been waited for is seen, as after any other wait.
+            return if is_reached { backend.session.settle().map(|()| true) } else { Ok(false) };
+        }
         if let Last::Coming { slot, ordered } = *self.lock()
             && backend.session.gates().is_held(slot, ordered)
         {

@@ -22,12 +22,17 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+/// So many pieces of a variable are written one by one; more, where nothing of the device can change
+/// what lies between them, as one.
+const MOST_PIECES: usize = 32;
+
 /// See the module's description.
 #[derive(Default)]
 pub(crate) struct Mirrors {
     /// Whether there is any; spares the lock.
     any: AtomicBool,
-    /// Whether the device may have changed a variable since the last fetch.
+    /// Whether the device may have changed a variable since the last fetch. Cleared under the lock:
+    /// who finds it cleared there finds what was fetched, too.
     stale: AtomicBool,
     state: Mutex<State>,
 }
@@ -54,28 +59,30 @@ impl Mirrors {
 
     /// Begins to mirror a variable, whose value is fetched now.
     pub(crate) fn add(&self, backend: &Backend, id: u32, address: u64, size_bytes: u64) -> Result {
-        let region =
-            backend.host_heap.create_region(&backend.session, id, size_bytes * 2, REGION_PINNED)?;
+        let (heap, session) = (&backend.host_heap, &backend.session);
+        session.open_quiet_stream()?;
+        let region = heap.create_region(session, id, size_bytes * 2, REGION_PINNED)?;
         let mut state = self.lock();
-        if let Err(error) = state.map_pages(address, size_bytes, Pages::of_system()) {
-            drop(state);
-            backend.host_heap.destroy_region(
-                &backend.session,
-                id,
-                region.address,
-                region.size_bytes,
-            )?;
-            return Err(error);
-        }
-        let agreed = vec![0; size_bytes as usize].into();
-        let mirror = Mirror { address, agreed, transfer: region.address };
-        // SAFETY: just mapped or mapped for a variable that is gone.
-        unsafe { core::ptr::write_bytes(address as *mut u8, 0, size_bytes as usize) };
-        state.mirrors.push(mirror);
-        let fetched = state.mirrors.last_mut().map_or(Ok(()), |new| new.fetch(&backend.session));
+        // Work that nobody counted may be changing it.
+        self.stale.store(true, Ordering::Release);
         // Release: with the Acquire in `is_empty`.
         self.any.store(true, Ordering::Release);
-        fetched
+        let made = state.map_pages(address, size_bytes, Pages::of_system()).and_then(|()| {
+            // SAFETY: just mapped or mapped for a variable that is gone.
+            unsafe { core::ptr::write_bytes(address as *mut u8, 0, size_bytes as usize) };
+            let agreed = vec![0; size_bytes as usize].into();
+            let mut mirror = Mirror { address, agreed, transfer: region.address };
+            mirror.fetch(session).map(|()| mirror)
+        });
+        match made {
+            Ok(mirror) => state.mirrors.push(mirror),
+            Err(error) => {
+                drop(state);
+                heap.destroy_region(session, id, region.address, region.size_bytes)?;
+                return Err(error);
+            }
+        }
+        Ok(())
     }
 
     /// Ends a mirror whose variable is gone; no work uses it any more.
@@ -102,8 +109,10 @@ impl Mirrors {
             return Ok(());
         }
         let (mut state, mut last) = (self.lock(), None);
+        // This thread alone is about to post; others that begin to meet the lock.
+        let mut is_quiet = || session.two_sided().posting() <= 1 && !session.is_busy();
         for mirror in &mut state.mirrors {
-            last = mirror.write(session)?.or(last);
+            last = mirror.write(session, &mut is_quiet)?.or(last);
         }
         // They are done in their order.
         last.map_or(Ok(()), |last| session.await_quiet_copy(last))
@@ -120,14 +129,18 @@ impl Mirrors {
 
     /// Fetches what the device has changed, once work has been waited for.
     pub(super) fn pull(&self, session: &Session) -> Result {
-        if self.is_empty() || !self.stale.swap(false, Ordering::AcqRel) {
+        if self.is_empty() {
+            return Ok(());
+        }
+        let mut state = self.lock();
+        if !self.stale.swap(false, Ordering::AcqRel) {
             return Ok(());
         }
         if session.is_busy() {
             // What still runs may change more: the next wait looks again.
             self.stale.store(true, Ordering::Release);
         }
-        self.lock().mirrors.iter_mut().try_for_each(|mirror| mirror.fetch(session))
+        state.mirrors.iter_mut().try_for_each(|mirror| mirror.fetch(session))
     }
 }
 
@@ -177,10 +190,26 @@ impl Mirror {
         bytes
     }
 
-    /// Returns what is to be waited for.
-    fn write(&mut self, session: &Session) -> Result<Option<Mark>> {
-        let (now, mut last) = (self.host_bytes(), None);
-        for Range { start, end } in changes(&self.agreed, &now) {
+    /// Returns what is to be waited for. `is_quiet` says whether nothing of the device can change the
+    /// variable until then.
+    fn write(
+        &mut self,
+        session: &Session,
+        is_quiet: &mut impl FnMut() -> bool,
+    ) -> Result<Option<Mark>> {
+        let mut now = self.host_bytes();
+        let mut pieces = changes(&self.agreed, &now);
+        if pieces.len() > MOST_PIECES && is_quiet() {
+            // What the device has changed must lie between them.
+            self.fetch(session)?;
+            now = self.host_bytes();
+            pieces = changes(&self.agreed, &now);
+            if let [first, .., last] = &*pieces {
+                pieces = vec![first.start..last.end];
+            }
+        }
+        let mut last = None;
+        for Range { start, end } in pieces {
             let piece = &now[start..end];
             let source = self.transfer + start as u64;
             // SAFETY: inside the first half of the transfer memory, which no work uses now.

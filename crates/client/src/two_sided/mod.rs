@@ -10,13 +10,15 @@ mod mirrors;
 use crate::session::{Result, Session};
 use managed::Managed;
 use mirrors::Mirrors;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// The memory of two sides of a session.
 #[derive(Default)]
 pub(crate) struct TwoSided {
     /// Whether there was any. Spares the others what it costs.
     any: AtomicBool,
+    /// Threads that are about to post work.
+    posting: AtomicUsize,
     pub(crate) mirrors: Mirrors,
     pub(crate) managed: Managed,
 }
@@ -29,7 +31,8 @@ impl Drop for Announced<'_> {
     fn drop(&mut self) {
         if let Some(memory) = self.0 {
             memory.mirrors.note_work();
-            memory.managed.posted();
+            // After the note: who finds nobody posting finds it.
+            memory.posting.fetch_sub(1, Ordering::SeqCst);
         }
     }
 }
@@ -39,6 +42,11 @@ impl TwoSided {
     pub(crate) fn begin(&self) {
         // Release: with the Acquire in `is_there`, should another thread post work.
         self.any.store(true, Ordering::Release);
+    }
+
+    /// How many threads are about to post work.
+    fn posting(&self) -> usize {
+        self.posting.load(Ordering::SeqCst)
     }
 
     fn is_there(&self) -> bool {
@@ -55,8 +63,10 @@ impl Session {
         if !memory.is_there() {
             return Ok(Announced(None));
         }
-        memory.mirrors.push(self)?;
+        // SeqCst: see `Managed::flight`.
+        memory.posting.fetch_add(1, Ordering::SeqCst);
         let announced = Announced(Some(memory));
+        memory.mirrors.push(self)?;
         memory.managed.announce(self)?;
         Ok(announced)
     }

@@ -119,6 +119,7 @@ impl Carrier for Carriage<'_> {
     }
 
     fn host_bytes(&mut self, range: Range<u64>) -> Vec<u8> {
+        self.faults.fill_holes(&range);
         let mut bytes = vec![0; (range.end - range.start) as usize];
         // SAFETY: pages that the mirror has, so that reading them is no fault; the vector is as
         // long.
@@ -140,6 +141,7 @@ impl Carrier for Carriage<'_> {
             {
                 self.session.await_quiet_copy(oldest)?;
             }
+            self.faults.fill_holes(&piece);
             // SAFETY: pages that the mirror has; a tray is as long as a piece, and its last copy is
             // done.
             unsafe {

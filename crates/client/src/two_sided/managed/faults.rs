@@ -211,6 +211,16 @@ impl Faults {
         }
     }
 
+    /// Zeros into the pages of a range that the program has thrown away: who reads there while it
+    /// keeps others from serving faults would wait for ever.
+    pub(super) fn fill_holes(&self, range: &Range<u64>) {
+        let page_bytes = link::pages::Pages::of_system().bytes();
+        for page in missing(range, page_bytes) {
+            // One that is elsewhere for the moment (swapped out) is there.
+            let _ = self.zero_page(page..page + page_bytes);
+        }
+    }
+
     /// A fault that cannot be served: the thread tries again, and meets what the kernel makes of
     /// it. So does one whose memory was freed meanwhile.
     #[cold]
@@ -290,14 +300,33 @@ impl Faults {
 
 /// Takes pages out of this process.
 pub(super) fn discard(range: &Range<u64>) {
-    let length = (range.end - range.start) as usize;
-    for advice in [DONTNEED_LOCKED, libc::MADV_DONTNEED] {
-        // SAFETY: the range is managed memory: its next touch is a fault, which brings the bytes.
-        if unsafe { libc::madvise(range.start as *mut _, length, advice) } == 0 {
-            return;
-        }
+    let (start, length) = (range.start as *mut _, (range.end - range.start) as usize);
+    // SAFETY: the range is managed memory: its next touch is a fault, which brings the bytes.
+    let has_left = |advice| unsafe { libc::madvise(start, length, advice) } == 0;
+    if has_left(DONTNEED_LOCKED) || has_left(libc::MADV_DONTNEED) {
+        return;
     }
-    crate::error!("pages of managed memory at {:#x} stay where they are", range.start);
+    // An older kernel keeps what the program has locked.
+    // SAFETY: as above; what is locked changes no contents.
+    unsafe { libc::munlock(start, length) };
+    if !has_left(libc::MADV_DONTNEED) {
+        crate::error!("pages of managed memory at {:#x} stay where they are", range.start);
+    }
+}
+
+/// Of a range, the first addresses of pages that are not there, if the kernel says so.
+fn missing(range: &Range<u64>, page_bytes: u64) -> Vec<u64> {
+    let length = range.end - range.start;
+    let mut is_there = vec![0_u8; length.div_ceil(page_bytes) as usize];
+    // SAFETY: a byte for each page of the range.
+    let told = unsafe {
+        libc::mincore(range.start as *mut _, length as usize, is_there.as_mut_ptr().cast())
+    };
+    let pages = (range.start..range.end).step_by(page_bytes as usize).zip(is_there);
+    match told {
+        0 => pages.filter(|(_, there)| there & 1 == 0).map(|(page, _)| page).collect(),
+        _ => Vec::new(),
+    }
 }
 
 /// A descriptor for this process, from the file of those who may have one.

@@ -43,8 +43,6 @@ pub(crate) struct Managed {
     held: AtomicUsize,
     /// What waiting for work changes: [`Books::unsettled`], and more while a fault is served.
     unsettled: AtomicUsize,
-    /// Threads that are about to post work.
-    posting: AtomicUsize,
 }
 
 struct Service {
@@ -71,10 +69,9 @@ impl Managed {
         self.unsettled.store(books.unsettled(), Ordering::SeqCst);
     }
 
-    /// Work is about to be posted: the device gets what the host has. [`Self::posted`] follows.
+    /// Work is about to be posted, as is counted: the device gets what the host has.
     pub(crate) fn announce(&self, session: &Session) -> Result {
         // SeqCst: see `flight`.
-        self.posting.fetch_add(1, Ordering::SeqCst);
         if self.held.load(Ordering::SeqCst) == 0 {
             return Ok(());
         }
@@ -83,11 +80,6 @@ impl Managed {
         let handed_over = books.hand_over(&mut carriage);
         self.note(&books);
         handed_over
-    }
-
-    /// The work is posted, or could not be.
-    pub(crate) fn posted(&self) {
-        self.posting.fetch_sub(1, Ordering::SeqCst);
     }
 
     /// Work has been waited for.
@@ -116,7 +108,7 @@ impl Managed {
         self.held.store(books.held() + 1, Ordering::SeqCst);
         self.unsettled.store(books.unsettled() + 1, Ordering::SeqCst);
         fence(Ordering::SeqCst);
-        let is_posting = self.posting.load(Ordering::SeqCst) > 0;
+        let is_posting = session.two_sided().posting() > 0;
         if is_posting || session.is_busy() { Flight::Busy } else { Flight::Idle }
     }
 
@@ -143,6 +135,7 @@ fn service(backend: &'static Backend, id: u32) -> Option<&'static Service> {
         });
         let faults = faults.ok()?;
         let (heap, session) = (&backend.host_heap, &backend.session);
+        session.open_quiet_stream().ok()?;
         let transfer = heap.create_region(session, id, TRANSFER_BYTES, REGION_PINNED).ok()?;
         let started = crate::thread::spawn("openmps-managed", || {
             let (managed, session) = (&backend.session.two_sided().managed, &backend.session);
