@@ -22,8 +22,8 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// So many pieces of a variable are written one by one; more, where nothing of the device can change
-/// what lies between them, as one.
+/// So many pieces of a variable are written one by one; more, where nothing of the device can
+/// change what lies between them, as one.
 const MOST_PIECES: usize = 32;
 
 /// See the module's description.
@@ -190,8 +190,8 @@ impl Mirror {
         bytes
     }
 
-    /// Returns what is to be waited for. `is_quiet` says whether nothing of the device can change the
-    /// variable until then.
+    /// Returns what is to be waited for. `is_quiet` says whether nothing of the device can change
+    /// the variable until then.
     fn write(
         &mut self,
         session: &Session,
