@@ -139,6 +139,30 @@ static uint64_t values(CUdevice device, CUstream waits, CUstream writes) {
     return mix(host[3], host[1]);
 }
 
+/* cuBLAS asks the driver's table of tools for a stream's identity, and for that of the context, before a thread has one: a thread that
+ * was just started calls it so. */
+static void without_context(CUcontext context, CUstream stream) {
+    static const CUuuid tools = {"\x21\x31\x8c\x60\x97\x14\x32\x48\x8c\xa6\x41\xff\x73\x24\xc8\xf2"};
+    const void *table = NULL;
+    CALL(cuGetExportTable, &table, &tools);
+    void *const *slots = table;
+    CUresult (*context_id)(CUcontext, unsigned long long *) = (CUresult(*)(CUcontext, unsigned long long *))slots[4];
+    CUresult (*object_of)(CUcontext, CUstream, unsigned long long *, unsigned) =
+        (CUresult(*)(CUcontext, CUstream, unsigned long long *, unsigned))slots[51];
+    CUresult (*identity_of)(CUcontext, unsigned long long, unsigned long long *) =
+        (CUresult(*)(CUcontext, unsigned long long, unsigned long long *))slots[39];
+    unsigned long long object = 0, before = 0, identity = 1, id = 77;
+    CHECK(object_of(context, stream, &object, 0));
+    CHECK(identity_of(context, object, &before));
+    CALL(cuCtxSetCurrent, NULL);
+    CHECK(object_of(NULL, stream, &object, 0));
+    CHECK(identity_of(NULL, object, &identity));
+    REQUIRE(identity == before);
+    CHECK(context_id(NULL, &id));
+    REQUIRE(id == 0);
+    CALL(cuCtxSetCurrent, context);
+}
+
 int main(void) {
     CUdevice device;
     CUcontext context;
@@ -150,6 +174,7 @@ int main(void) {
     CALL(cuStreamCreate, &one, CU_STREAM_DEFAULT);
     CALL(cuStreamCreate, &two, CU_STREAM_DEFAULT);
     uint64_t checksum = facts(device, context);
+    without_context(context, one);
     checksum = mix(checksum, captures(one));
     checksum = mix(checksum, values(device, one, two));
     CALL(cuStreamDestroy, one);

@@ -379,41 +379,38 @@ unsafe extern "C" fn check_context(
     })
 }
 
+/// 0 on a thread without a context, as observed on an H200: cuBLAS asks there before it makes one
+/// current.
 unsafe extern "C" fn tools_context_id<D: Driver>(context: CUcontext, out: *mut u64) -> CUresult {
+    let id = || or_current::<D>(context).map_or(Ok(0), D::context_id);
     // SAFETY: the caller's pointer.
-    guard(|| unsafe { store(out, or_current::<D>(context).and_then(D::context_id)) })
+    guard(|| unsafe { store(out, id()) })
 }
 
 /// The driver's own object of a stream. cuBLAS asks for it where it keeps its workspace by context
 /// and stream, and then only for the object's identity ([`tools_stream_id`]); so it is that, and
-/// never null.
+/// never null. The context may be, on a thread that has none.
 unsafe extern "C" fn tools_stream<D: Driver>(
-    context: CUcontext,
+    _context: CUcontext,
     stream: CUstream,
     out: *mut u64,
     per_thread: u32,
 ) -> CUresult {
     let stream = if stream.is_null() && per_thread != 0 { CUstream::PER_THREAD } else { stream };
-    let object = || {
-        or_current::<D>(context)?;
-        D::stream_id(stream)?.checked_add(1).ok_or(CUresult::ERROR_INVALID_HANDLE)
-    };
+    let object = || D::stream_id(stream)?.checked_add(1).ok_or(CUresult::ERROR_INVALID_HANDLE);
     // SAFETY: the caller's pointer.
     guard(|| unsafe { store(out, object()) })
 }
 
 /// The identity of a stream's object.
 unsafe extern "C" fn tools_stream_id<D: Driver>(
-    context: CUcontext,
+    _context: CUcontext,
     object: u64,
     out: *mut u64,
 ) -> CUresult {
-    let identity = || {
-        or_current::<D>(context)?;
-        object.checked_sub(1).ok_or(CUresult::ERROR_INVALID_VALUE)
-    };
+    let identity = object.checked_sub(1).ok_or(CUresult::ERROR_INVALID_VALUE);
     // SAFETY: the caller's pointer.
-    guard(|| unsafe { store(out, identity()) })
+    guard(|| unsafe { store(out, identity) })
 }
 
 /// Called for each function of a module.

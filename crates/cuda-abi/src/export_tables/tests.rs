@@ -150,6 +150,16 @@ fn a_streams_object_tells_its_identity() {
     assert_eq!(identity(CUstream::NULL, 0), 7);
     assert_eq!(identity(CUstream::NULL, 1), CUstream::PER_THREAD.0 as u64);
     assert_eq!(identity(CUstream(0x500), 0), 0x500);
+    // A thread without a context knows its streams, too.
+    let (mut object, mut number) = (0, 0);
+    // SAFETY: places of our own.
+    unsafe {
+        CURRENT.set(CUcontext::NULL);
+        let none = CUcontext::NULL;
+        assert_eq!(object_of(none, CUstream(0x500), &mut object, 0), CUresult::SUCCESS);
+        assert_eq!(identity_of(none, object, &mut number), CUresult::SUCCESS);
+    }
+    assert_eq!(number, 0x500);
 }
 
 #[test]
@@ -276,11 +286,14 @@ fn tools_tables() {
     unsafe extern "C" fn note(seen: &mut Vec<(usize, usize)>, f: CUfunction, m: CUmodule) {
         seen.push((f.0, m.0));
     }
-    CURRENT.set(CUcontext(0x77));
-    let (mut context, mut number, mut state, mut detail) = (CUcontext::NULL, 0, 9, 9);
+    let (mut context, mut number, mut state, mut detail) = (CUcontext::NULL, 9, 9, 9);
     let mut seen = Vec::new();
     // SAFETY: valid out pointers, and a visitor of the expected prototype.
     unsafe {
+        CURRENT.set(CUcontext::NULL);
+        assert_eq!(id(CUcontext::NULL, &mut number), CUresult::SUCCESS);
+        assert_eq!(number, 0, "a thread without a context");
+        CURRENT.set(CUcontext(0x77));
         assert_eq!(current(&mut context), CUresult::SUCCESS);
         assert_eq!(context, CUcontext(0x77));
         assert_eq!(id(CUcontext::NULL, &mut number), CUresult::SUCCESS);

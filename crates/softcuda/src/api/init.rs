@@ -166,12 +166,12 @@ impl ExportDriver for Softcuda {
     }
 
     fn stream_id(stream: CUstream) -> Result<u64, CUresult> {
-        let mut id = 0;
-        // SAFETY: a place of our own.
-        match unsafe { super::cuStreamGetId(stream, &mut id) } {
-            CUresult::SUCCESS => Ok(id),
-            error => Err(error),
+        // Only the default streams are a context's, so that others need none.
+        if stream.0 > CUstream::PER_THREAD.0 {
+            return Ok(driver()?.streams.get(stream.0)?.id);
         }
+        let (driver, context) = driver::current()?;
+        Ok(driver.stream(&context, stream)?.id)
     }
 
     unsafe fn load_module(image: *const c_void) -> Result<CUmodule, CUresult> {
