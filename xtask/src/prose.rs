@@ -1,12 +1,13 @@
 //! `cargo xtask prose`: the documents against the style sheet of CONTRIBUTING.md.
 //!
 //! It reads the pages that people read and names each sentence of more than 30 words, each line
-//! beyond 100 columns, words that the style sheet rules out, links that lead nowhere, and pages
-//! with long sentences on average or without an example. Comments of the code have 100 columns,
-//! too.
+//! beyond 100 columns, words that the style sheet rules out, links and paths of sources that lead
+//! nowhere, and pages with long sentences on average or without an example. Comments of the code
+//! have 100 columns, too.
 
 mod comments;
 mod links;
+mod named_sources;
 mod text;
 
 use std::fs;
@@ -68,12 +69,18 @@ const BEFORE_ELSE: &[&str] = &[
 /// When a page cannot be read, or one has something to mend: each is printed.
 pub(crate) fn check(paths: &Paths) -> Result<()> {
     let mut faults = Vec::new();
+    let sources = named_sources::sources(&paths.root)?;
     for page in pages(&paths.root)? {
         let name = page.strip_prefix(&paths.root).unwrap_or(&page).display().to_string();
         let text =
             fs::read_to_string(&page).with_context(|| format!("cannot read {}", page.display()))?;
         let of_style = faults_of_style(&text, name.starts_with("docs/"));
         faults.extend(of_style.iter().map(|fault| format!("{name}:{fault}")));
+        for (line, path) in named_sources::named(&text) {
+            if !named_sources::is_there(&path, &sources) {
+                faults.push(format!("{name}:{line}: there is no source {path}"));
+            }
+        }
         for (line, target) in links::links(&text) {
             faults.extend(
                 links::fault(&page, &target).map(|fault| format!("{name}:{line}: {fault}")),
