@@ -251,8 +251,8 @@ pub fn wait(
         let sleep = nap.unwrap_or(left).min(LIVENESS_INTERVAL);
         let before = Instant::now();
         let woke = futex::wait(&memory.shared().wake_epoch.0, epoch, sleep);
+        napped |= nap.is_some();
         if nap.is_some() && woke == futex::Woke::TimedOut {
-            napped = true;
             spin.napped(sleep, before.elapsed());
             if is_over() {
                 spin.overslept(began.elapsed());

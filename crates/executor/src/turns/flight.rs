@@ -53,10 +53,10 @@ impl SpinClients {
 
     fn cores(self, busy: u32) -> Cores {
         // Who is about to have work looks at it, too.
-        let busy = busy.max(1);
+        let needed = busy.max(1).saturating_mul(CORES_OF_PLENTY);
         match busy {
             _ if busy > self.0 => Cores::Wanted,
-            _ if busy.saturating_mul(CORES_OF_PLENTY) <= self.0 => Cores::Plenty,
+            _ if needed <= self.0 => Cores::Plenty,
             _ => Cores::Spare,
         }
     }
@@ -273,7 +273,8 @@ mod tests {
     fn there_are_cores_in_plenty_for_few_clients_of_a_large_machine() {
         let of = |cores, busy| SpinClients(cores).cores(busy);
         assert_eq!([of(16, 0), of(16, 4), of(16, 5)], [Cores::Plenty, Cores::Plenty, Cores::Spare]);
-        assert_eq!([of(2, 0), of(2, 1), of(0, 0)], [Cores::Spare, Cores::Spare, Cores::Wanted]);
+        assert_eq!([of(2, 0), of(2, 1), of(0, 0)], [Cores::Spare; 3]);
+        assert_eq!(of(0, 1), Cores::Wanted);
     }
 
     #[test]
