@@ -135,12 +135,27 @@ static uint64_t batch(CUstream stream) {
     return got[63];
 }
 
+/* Finalizers of other languages free on threads that have no context. */
+static void without_context(void) {
+    CUdeviceptr memory, shared;
+    CUcontext context;
+    CALL(cuMemAlloc_v2, &memory, BYTES);
+    CALL(cuMemAllocManaged, &shared, BYTES, CU_MEM_ATTACH_GLOBAL);
+    CALL(cuCtxGetCurrent, &context);
+    CALL(cuCtxSetCurrent, NULL);
+    CALL(cuMemFree_v2, memory);
+    CALL(cuMemFree_v2, shared);
+    REFUSED(CUDA_ERROR_INVALID_VALUE, FUNCTION(cuMemFree_v2, "")(memory));
+    CALL(cuCtxSetCurrent, context);
+}
+
 int main(void) {
     CUstream stream;
     uint64_t checksum = other_process();
     CALL(cuStreamCreate, &stream, CU_STREAM_NON_BLOCKING);
     device_memory();
     host_memory();
+    without_context();
     checksum = mix(checksum, managed_memory(stream));
     checksum = mix(checksum, batch(stream));
     CALL(cuStreamDestroy_v2, stream);

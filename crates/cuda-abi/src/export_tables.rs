@@ -109,7 +109,7 @@ impl Tables {
             ]),
             tools_context: table([
                 (4, tools_context_id::<D> as *const c_void),
-                (39, tools_stream_id::<D> as *const c_void),
+                (39, tools_stream_id as *const c_void),
                 (51, tools_stream::<D> as *const c_void),
             ]),
             tools_module: table([(7, tools_module_functions::<D> as *const c_void)]),
@@ -403,11 +403,7 @@ unsafe extern "C" fn tools_stream<D: Driver>(
 }
 
 /// The identity of a stream's object.
-unsafe extern "C" fn tools_stream_id<D: Driver>(
-    _context: CUcontext,
-    object: u64,
-    out: *mut u64,
-) -> CUresult {
+unsafe extern "C" fn tools_stream_id(_context: CUcontext, object: u64, out: *mut u64) -> CUresult {
     let identity = object.checked_sub(1).ok_or(CUresult::ERROR_INVALID_VALUE);
     // SAFETY: the caller's pointer.
     guard(|| unsafe { store(out, identity) })

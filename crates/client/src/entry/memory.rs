@@ -58,7 +58,11 @@ pub(crate) unsafe fn cuMemAllocPitch_v2(
 
 pub(crate) unsafe fn cuMemFree_v2(dptr: CUdeviceptr) -> CUresult {
     run(|client| {
-        current::context()?.backend()?.0.session.check()?;
+        // Whoever frees need not have a context: finalizers run on threads of their own.
+        let of_memory = || client.contexts.get(client.memory.find(dptr)?.context);
+        if let Some(context) = current::top().or_else(of_memory) {
+            context.backend()?.0.session.check()?;
+        }
         client.graphs.registry.captures.refuse_unsafe_call()?;
         memory::free(client, dptr)
     })

@@ -17,7 +17,8 @@ pub(crate) mod vmm;
 
 use cuda_abi::types::{CUdeviceptr, CUresult};
 
-use super::driver::current;
+use super::context::context_stack;
+use super::driver::{current, driver};
 use super::{Answer, out};
 use crate::device::memory::AllocationKind;
 
@@ -58,12 +59,17 @@ api! {
     }
 
     fn cuMemFree_v2(dptr: CUdeviceptr) {
-        let (driver, context) = current()?;
+        let driver = driver()?;
+        // Whoever frees need not have a context.
+        if !context_stack::current_handle().is_null() {
+            current()?;
+        }
         driver.graphs.captures.refuse_unsafe_call()?;
         if dptr == 0 {
             return Ok(());
         }
         if let Some(memory) = driver.graph_memory.find(dptr as usize).filter(|memory| memory.is_live()) {
+            let (_, context) = current()?;
             let _stall = driver.wait_for_work(context.id);
             memory.set_live(false);
             return memory.unmap();
