@@ -109,10 +109,8 @@ impl Mirrors {
             return Ok(());
         }
         let (mut state, mut last) = (self.lock(), None);
-        // This thread alone is about to post; others that begin to meet the lock.
-        let mut is_quiet = || session.two_sided().posting() <= 1 && !session.is_busy();
         for mirror in &mut state.mirrors {
-            last = mirror.write(session, &mut is_quiet)?.or(last);
+            last = mirror.write(session, last)?;
         }
         // They are done in their order.
         last.map_or(Ok(()), |last| session.await_quiet_copy(last))
@@ -142,6 +140,14 @@ impl Mirrors {
         }
         state.mirrors.iter_mut().try_for_each(|mirror| mirror.fetch(session))
     }
+}
+
+/// Whether nothing of the device can change variables: this thread alone is about to post, as
+/// others that begin to meet the lock, and all work is done but copies to variables, which are
+/// awaited.
+fn is_quiet(session: &Session, posted: Option<Mark>) -> Result<bool> {
+    posted.map_or(Ok(()), |posted| session.await_quiet_copy(posted))?;
+    Ok(session.two_sided().posting() <= 1 && !session.is_busy())
 }
 
 impl State {
@@ -190,25 +196,20 @@ impl Mirror {
         bytes
     }
 
-    /// Returns what is to be waited for. `is_quiet` says whether nothing of the device can change
-    /// the variable until then.
-    fn write(
-        &mut self,
-        session: &Session,
-        is_quiet: &mut impl FnMut() -> bool,
-    ) -> Result<Option<Mark>> {
+    /// Returns what is to be waited for: that of this mirror, or else of the one before.
+    fn write(&mut self, session: &Session, before: Option<Mark>) -> Result<Option<Mark>> {
         let mut now = self.host_bytes();
         let mut pieces = changes(&self.agreed, &now);
-        if pieces.len() > MOST_PIECES && is_quiet() {
+        if pieces.len() > MOST_PIECES && is_quiet(session, before)? {
             // What the device has changed must lie between them.
             self.fetch(session)?;
             now = self.host_bytes();
             pieces = changes(&self.agreed, &now);
-            if let [first, .., last] = &*pieces {
-                pieces = vec![first.start..last.end];
+            if let (Some(first), Some(last)) = (pieces.first(), pieces.last()) {
+                pieces = std::iter::once(first.start..last.end).collect();
             }
         }
-        let mut last = None;
+        let mut last = before;
         for Range { start, end } in pieces {
             let piece = &now[start..end];
             let source = self.transfer + start as u64;

@@ -211,13 +211,18 @@ impl Faults {
         }
     }
 
-    /// Zeros into the pages of a range that the program has thrown away: who reads there while it
-    /// keeps others from serving faults would wait for ever.
+    /// Zeros into the pages of a guarded range that the program has thrown away: who reads there
+    /// while it keeps others from serving faults would wait for ever.
     pub(super) fn fill_holes(&self, range: &Range<u64>) {
         let page_bytes = link::pages::Pages::of_system().bytes();
-        for page in missing(range, page_bytes) {
+        let missing = missing(range, page_bytes);
+        for &page in &missing {
             // One that is elsewhere for the moment (swapped out) is there.
             let _ = self.zero_page(page..page + page_bytes);
+        }
+        if !missing.is_empty() {
+            // Else a write to one of them would be no fault, and would be lost.
+            self.guard(range.clone(), Guard::On);
         }
     }
 

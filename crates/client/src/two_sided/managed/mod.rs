@@ -129,13 +129,14 @@ impl Managed {
 /// What serves faults, by a thread of its own; made for the first allocation.
 fn service(backend: &'static Backend, id: u32) -> Option<&'static Service> {
     let managed = &backend.session.two_sided().managed;
+    // Where there is no memory for it now there may be later.
+    backend.session.open_quiet_stream().ok()?;
     let made = managed.service.get_or_init(|| {
         let faults = Faults::open(faults_device).inspect_err(|error| {
             crate::info!("managed memory stays in the host's memory: {error}");
         });
         let faults = faults.ok()?;
         let (heap, session) = (&backend.host_heap, &backend.session);
-        session.open_quiet_stream().ok()?;
         let transfer = heap.create_region(session, id, TRANSFER_BYTES, REGION_PINNED).ok()?;
         let started = crate::thread::spawn("openmps-managed", || {
             let (managed, session) = (&backend.session.two_sided().managed, &backend.session);
