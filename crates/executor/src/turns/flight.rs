@@ -51,12 +51,13 @@ impl SpinClients {
         })
     }
 
-    fn cores(self, busy: u32) -> Cores {
+    /// Of so many cores. Who sets more clients than there are does not have plenty for them.
+    fn cores(self, busy: u32, of: usize) -> Cores {
         // Who is about to have work looks at it, too.
         let needed = busy.max(1).saturating_mul(CORES_OF_PLENTY);
         match busy {
             _ if busy > self.0 => Cores::Wanted,
-            _ if needed <= self.0 => Cores::Plenty,
+            _ if needed <= self.0 && needed as usize <= of => Cores::Plenty,
             _ => Cores::Spare,
         }
     }
@@ -92,7 +93,7 @@ impl Flights {
     /// Whether there are cores for threads that spin.
     pub(crate) fn cores(&self) -> Cores {
         // Relaxed: may be late.
-        self.spin_clients.cores(self.busy.load(Ordering::Relaxed))
+        self.spin_clients.cores(self.busy.load(Ordering::Relaxed), spin::cores())
     }
 
     /// A session begins.
@@ -271,10 +272,11 @@ mod tests {
 
     #[test]
     fn there_are_cores_in_plenty_for_few_clients_of_a_large_machine() {
-        let of = |cores, busy| SpinClients(cores).cores(busy);
+        let of = |clients, busy| SpinClients(clients).cores(busy, 16);
         assert_eq!([of(16, 0), of(16, 4), of(16, 5)], [Cores::Plenty, Cores::Plenty, Cores::Spare]);
         assert_eq!([of(2, 0), of(2, 1), of(0, 0)], [Cores::Spare; 3]);
         assert_eq!(of(0, 1), Cores::Wanted);
+        assert_eq!([of(1000, 4), of(1000, 5)], [Cores::Plenty, Cores::Spare]);
     }
 
     #[test]
