@@ -63,6 +63,7 @@ const KERNELS: &[(&str, u64)] = &[
     ("many_launches", 6000),
     (PRINTS, 3),
     ("per_thread_stream", 4),
+    ("blocking_streams", 19),
     ("managed_memory", 3),
     ("managed_variables", 10),
     ("wide_numbers", 2),

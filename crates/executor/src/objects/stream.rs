@@ -139,8 +139,13 @@ impl Streams {
                 }
             }
         }
-        if kind == Kind::Default {
-            *self.domain_place(slot) = Some(Domain::default());
+        match kind {
+            Kind::Default => *self.domain_place(slot) = Some(Domain::default()),
+            // Its work may come before any of the session's default stream, which waits for it.
+            Kind::Blocking(default) => {
+                self.domain_place(default).get_or_insert_default();
+            }
+            Kind::NonBlocking => {}
         }
         Ok(())
     }
