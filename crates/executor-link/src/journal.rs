@@ -241,6 +241,11 @@ impl Journal {
         head.map_or(0, |head| head.file.load(Ordering::Relaxed))
     }
 
+    /// Where the entry of a key is, among the others; `None`: there is none.
+    pub fn place(&self, key: Key) -> Option<u64> {
+        self.places.get(&key).copied()
+    }
+
     /// What was made under a key has ended. Returns its file, 0: none.
     pub fn end(&mut self, key: Key, ended_at: u64) -> Option<u64> {
         let place = self.places.remove(&key)?;

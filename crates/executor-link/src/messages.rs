@@ -172,6 +172,8 @@ pub enum Reason {
     Sharing,
     /// It has code that is to run apart.
     Quarantine(Code),
+    /// None: a test has sessions go to and fro.
+    Test,
 }
 
 /// When an event was recorded, for the executor that a session goes to.

@@ -20,6 +20,7 @@ pub(crate) mod teardown;
 
 use crate::code::quarantine::Due;
 use crate::recovery::replay::Past;
+use crate::recovery::restless::Restless;
 use crate::session::failure::Failure;
 use crate::session::session_handle::Wish;
 use crate::session::state::{Outcome, State};
@@ -64,6 +65,7 @@ pub(crate) struct Session {
     nearness: Nearness,
     /// What it was told to do, as far as that is done.
     heeded: Wish,
+    restless: Option<Restless>,
 }
 
 impl Session {
@@ -88,6 +90,7 @@ impl Session {
             is_idle: false,
             nearness: Nearness::default(),
             heeded: Wish::Serve,
+            restless: Restless::from_environment(),
         }
     }
 
@@ -231,6 +234,9 @@ impl Session {
             self.submit_batch()?;
             return Ok(Step::Held);
         }
+        if self.leaves_for_a_test()? {
+            return Err(StepError::Leaves);
+        }
         let taken = self.consumer.taken_bytes();
         let Some(command) = self.consumer.take()? else { return self.submit_batch() };
         if self.state.is_traced() {
@@ -315,6 +321,16 @@ impl Session {
         // What waits there was taken, and belongs to the commands so far.
         self.submit_batch()?;
         Ok(self.state.leaves_for_quarantine())
+    }
+
+    /// Whether the session goes on elsewhere for no reason ([`Restless`]).
+    fn leaves_for_a_test(&mut self) -> Result<bool, StepError> {
+        let Some(restless) = &mut self.restless else { return Ok(false) };
+        if !self.consumer.has_posted() || !restless.is_due() || !self.awaited.is_empty() {
+            return Ok(false);
+        }
+        self.submit_batch()?;
+        Ok(self.state.wanders())
     }
 
     /// All that was taken is done, or noted where it survives this process. Who waits for its

@@ -143,7 +143,8 @@ impl State {
         verdict == Some(Verdict::Leaves) && self.ends_work(WORK_TIMEOUT)
     }
 
-    fn ends_work(&self, limit: Duration) -> bool {
+    /// Waits until nothing of the session is in flight; `false`: something still is.
+    pub(crate) fn ends_work(&self, limit: Duration) -> bool {
         let began = Instant::now();
         while self.has_work_in_driver() {
             if began.elapsed() >= limit || self.is_given_up() {

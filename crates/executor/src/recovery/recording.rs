@@ -14,8 +14,11 @@ use executor_link::journal::{Journal, Key};
 use executor_link::log::log_server;
 use executor_link::messages::{CodeOptions, FromExecutor};
 use link::wire::array::ArrayLevel;
-use link::wire::command::{Effect, FunctionGet, FunctionSetAttribute, GlobalGet, Keeps, Opcode};
+use link::wire::command::{
+    Again, Effect, FunctionGet, FunctionSetAttribute, GlobalGet, Keeps, Opcode,
+};
 use link::wire::graph::{GraphCondition, GraphEnable, GraphSet};
+use link::wire::partition::ResourceGet;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
@@ -76,6 +79,25 @@ impl Records {
         let grave = self.journal.adopt_buried(&module_keys(&self.journal, module), place);
         self.graves.push((grave, library.unwrap_or_default()));
     }
+
+    /// The same for a partition whose resource the client had asked for: it is buried for as long as
+    /// the session lives.
+    pub(crate) fn adopt_drop(&mut self, body: &[u8], place: u64) {
+        let Effect::Ends { makers, key } = Opcode::PartitionDrop.facts().journal else { return };
+        let Some(partition) = key(body) else { return };
+        let keys: Vec<Key> = makers.iter().map(|maker| (*maker as u16, partition)).collect();
+        self.journal.adopt_buried(&keys, place);
+    }
+}
+
+/// Whether a resource was asked for of the partition that these commands have made. Its number is
+/// given out again only if the partition is made again. Resources of another partition that had the
+/// number before come before it.
+fn have_resources(journal: &Journal, makers: &[Key], partition: u64) -> bool {
+    let made = makers.iter().filter_map(|key| journal.place(*key)).max();
+    let is_of_it = |wanted: &ResourceGet| u64::from(wanted.partition) == partition;
+    let of_it = entries(journal, Opcode::ResourceGet, is_of_it);
+    made.is_some() && of_it.into_iter().any(|key| journal.place(key) > made)
 }
 
 /// The number that values and contents begin with, and by which they are found.
@@ -118,7 +140,7 @@ impl State {
         }
         match opcode.facts().journal {
             Effect::None | Effect::Thing(_) => Ok(()),
-            Effect::Makes { keeps, .. } => {
+            Effect::Makes { keeps, again, .. } => {
                 let file = std::mem::take(&mut self.records.new_file);
                 let with_answer;
                 let entry = match keeps {
@@ -132,7 +154,14 @@ impl State {
                         &with_answer
                     }
                 };
-                self.note_entry(key_of(opcode, entry)?, file, entry)
+                let key = key_of(opcode, entry)?;
+                // Such answers depend on those before them: the first one keeps its place.
+                if matches!(again, Again::SameAnswer(_))
+                    && self.records.journal.place(key).is_some()
+                {
+                    return Ok(());
+                }
+                self.note_entry(key, file, entry)
             }
             Effect::Ends { makers, .. } => self.note_end(opcode, makers, body),
         }
@@ -233,6 +262,11 @@ impl State {
                 keys.extend(entries(journal, Opcode::GraphEnable, enables));
             }
             _ => {}
+        }
+        if opcode == Opcode::PartitionDrop && have_resources(journal, &keys, first) {
+            let buried = self.records.journal.bury(&keys, opcode as u16, position, body);
+            let moved = buried.map(|(_, moved)| moved);
+            return self.follow_journal(moved.map_err(|error| error.to_string()));
         }
         if opcode == Opcode::ModuleUnload
             && let Some(library) = self.unloaded_in_use.take()
@@ -337,4 +371,49 @@ pub(crate) type InUse = Option<Weak<CUlibrary>>;
 /// Whether anybody but the module has its code.
 pub(crate) fn in_use(library: &Arc<CUlibrary>) -> InUse {
     (Arc::strong_count(library) > 1).then(|| Arc::downgrade(library))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testbed::Bed;
+    use link::wire::partition::{PartitionCreate, PartitionDrop, SmResource};
+    use zerocopy::IntoBytes;
+
+    fn get_resource(state: &mut State, partition: u32, number: u32) -> Key {
+        let wanted = ResourceGet { partition, reserved: 0 };
+        let answer = SmResource { resource: number, multiprocessors: 8, ..Default::default() };
+        state.reply = answer.as_bytes().to_vec();
+        state.record(Opcode::ResourceGet, wanted.as_bytes()).unwrap();
+        key(Opcode::ResourceGet, &[wanted.as_bytes(), answer.as_bytes()].concat()).unwrap()
+    }
+
+    #[test]
+    fn numbers_of_resources_are_given_out_in_the_order_of_the_first_questions() {
+        let bed = Bed::new();
+        let mut client = bed.open();
+        let state = client.session.state();
+        let keys = [(0, 1), (1, 2), (0, 1)].map(|(of, number)| get_resource(state, of, number));
+        let places = keys.map(|key| state.records.journal.place(key).unwrap());
+        assert_eq!(places[0], places[2], "asked again");
+        assert!(places[0] < places[1]);
+    }
+
+    #[test]
+    fn a_partition_that_has_given_a_resource_its_number_is_made_and_dropped_again() {
+        let bed = Bed::new();
+        let mut client = bed.open();
+        let state = client.session.state();
+        let mut grown_by_drop = |state: &mut State| {
+            let create = PartitionCreate { partition: 1, description: 1 };
+            state.record(Opcode::PartitionCreate, create.as_bytes()).unwrap();
+            get_resource(state, 1, 7);
+            let before = state.records.journal_bytes();
+            let dropped = PartitionDrop { partition: 1, reserved: 0 };
+            state.record(Opcode::PartitionDrop, dropped.as_bytes()).unwrap();
+            state.records.journal_bytes() - before
+        };
+        assert!(grown_by_drop(state) > 0, "the first one is buried");
+        assert_eq!(grown_by_drop(state), 0, "the number is known by then");
+    }
 }

@@ -130,6 +130,7 @@ impl State {
                     let library = self.unloaded_in_use.take();
                     self.records.adopt_unload(&entry.body, place, library);
                 }
+                Opcode::PartitionDrop => self.records.adopt_drop(&entry.body, place),
                 _ => self.records.adopt(opcode, &entry.body, place),
             }
         }
@@ -168,7 +169,9 @@ impl State {
         match opcode.facts().journal {
             // What others still have of it is buried with it: an entry like those that make
             // something.
-            Effect::Ends { .. } if opcode == Opcode::ModuleUnload => {
+            Effect::Ends { .. }
+                if matches!(opcode, Opcode::ModuleUnload | Opcode::PartitionDrop) =>
+            {
                 return self.do_again(opcode, body).map_err(failed);
             }
             Effect::Makes { again: Again::AsBefore, .. } => {

@@ -52,17 +52,20 @@ impl Keeper {
     pub(crate) fn stuck(&mut self, id: u64, reason: Reason) {
         let Some(session) = self.sessions.get(&id) else { return };
         let (from, relocated) = (session.place(), session.relocated);
+        let looked = session.looked_elsewhere;
         let to = match reason {
             Reason::Quarantine(code) => self.place_apart(from, code).unwrap_or(from),
-            Reason::Kernels | Reason::Sharing => Place { side: from.side.other(), ..from },
+            Reason::Kernels | Reason::Sharing | Reason::Test => {
+                Place { side: from.side.other(), ..from }
+            }
         };
-        let has_settled = |after| relocated.is_none_or(|then: Instant| then.elapsed() > after);
+        let is_over = |then: Option<Instant>, after| then.is_none_or(|then| then.elapsed() > after);
         let is_there = self.devices[to.device].executors.contains_key(&to.seat());
         // What it had there is still there.
         let is_clearing = self.clearing.contains_key(&id);
         let stage = match reason {
-            Reason::Sharing if !is_there || is_clearing || !has_settled(SETTLED_AFTER) => None,
-            Reason::Kernels if !has_settled(BREATH) => None,
+            Reason::Sharing if !is_there || is_clearing || !is_over(looked, SETTLED_AFTER) => None,
+            Reason::Kernels if !is_over(relocated, BREATH) => None,
             Reason::Quarantine(_) if to == from => None,
             Reason::Quarantine(_) if !is_clearing => self.context_apart(to),
             _ if self.killings.contains_key(&to) || self.has_long_kernel(to) => None,
@@ -82,6 +85,9 @@ impl Keeper {
         }
         if let Some(session) = self.sessions.get_mut(&id).filter(|_| verdict == Verdict::Leaves) {
             session.destination = Some(to);
+            if reason == Reason::Sharing {
+                session.looked_elsewhere = Some(Instant::now());
+            }
         }
         if let Some(executor) = self.executor(from) {
             executor.tell(&ToExecutor::Relocate { session: id, verdict }, &[]);

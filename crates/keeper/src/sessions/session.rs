@@ -236,6 +236,8 @@ pub(crate) struct Session {
     pub(crate) event_times: Vec<EventTime>,
     /// When it went to another context last.
     pub(crate) relocated: Option<Instant>,
+    /// When it last went to another context for what others share.
+    pub(crate) looked_elsewhere: Option<Instant>,
     pub(crate) relocations: u64,
     /// When it was asked to go back to the first context, until it has or need not.
     pub(crate) asked_back: Option<Instant>,
@@ -286,6 +288,7 @@ impl Session {
             lending: Lending::default(),
             event_times: Vec::new(),
             relocated: None,
+            looked_elsewhere: None,
             relocations: 0,
             asked_back: None,
             stayed: None,

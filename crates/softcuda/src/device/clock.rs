@@ -7,8 +7,7 @@
 //! four times as long as on all of them, alone or in company. Copies and fills take no time there,
 //! and nothing passes while nothing is executed.
 
-use std::sync::OnceLock;
-use std::time::Instant;
+use rustix::time::{ClockId, clock_gettime};
 
 /// SM clock in kHz, as `CU_DEVICE_ATTRIBUTE_CLOCK_RATE` reports it.
 pub(crate) const SM_CLOCK_KHZ: u64 = 1_500_000;
@@ -21,13 +20,13 @@ pub(crate) enum ClockMode {
     Virtual,
 }
 
-/// Nanoseconds since the first call in this process, by the host's clock.
+/// Nanoseconds by the host's clock, which all processes share as those on one GPU do.
 pub(crate) fn now_ns() -> u64 {
-    static START: OnceLock<Instant> = OnceLock::new();
-    u64::try_from(START.get_or_init(Instant::now).elapsed().as_nanos()).unwrap_or(u64::MAX)
+    let now = clock_gettime(ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
-/// SM cycles since the first call in this process, by the host's clock.
+/// SM cycles by the same clock.
 pub(crate) fn now_cycles() -> u64 {
     (u128::from(now_ns()) * u128::from(SM_CLOCK_KHZ) / 1_000_000) as u64
 }
