@@ -120,6 +120,9 @@ fn main() -> Result<()> {
     let mut trials = Vec::new();
     for program in programs(&Installation::find()?)? {
         for (mode, run) in MODES {
+            if mode == RELOCATED && !is_relocated(&program) {
+                continue;
+            }
             let (name, program) =
                 (format!("{}::{}::{mode}", program.name, program.variant()), program.clone());
             trials.push(Trial::test(name, move || {
@@ -134,8 +137,16 @@ fn main() -> Result<()> {
 }
 
 type Mode = (&'static str, fn(&Program) -> Result<()>);
-const MODES: [Mode; 3] =
-    [("softcuda", natively), ("no_daemon", without_daemon), ("openmps", under_openmps)];
+const MODES: [Mode; 4] = [
+    ("softcuda", natively),
+    ("no_daemon", without_daemon),
+    ("openmps", under_openmps),
+    (RELOCATED, relocated),
+];
+
+/// Under a server whose sessions go to the device's other context after every few commands.
+const RELOCATED: &str = "relocated";
+const RELOCATE_EVERY: (&str, &str) = ("OPENMPS_TEST_RELOCATE_EVERY", "3");
 
 fn programs(installation: &Installation) -> Result<Vec<Program>> {
     let mut programs = Vec::new();
@@ -216,6 +227,33 @@ fn under_openmps(program: &Program) -> Result<()> {
         );
     }
     recording.keep()
+}
+
+/// Programs of one linkage, as the executor sees the same of all, and of one device.
+fn is_relocated(program: &Program) -> bool {
+    program.devices == 1 && [LINKAGES[0], "driver-api", SUITE].contains(&program.kind)
+}
+
+/// The client library and a server, in one context and then the other.
+fn relocated(program: &Program) -> Result<()> {
+    let daemon = Daemon::start_with(Sandbox::new()?, &[RELOCATE_EVERY])?;
+    let sandbox = daemon.sandbox();
+    let native = run(sandbox, program, Runtime::Softcuda, None)?;
+    let attached =
+        run(sandbox, program, Runtime::OpenMps, None).with_context(|| sandbox.last_log_lines())?;
+    ensure!(
+        attached.stdout == native.stdout,
+        "between contexts it printed\n{}natively\n{}",
+        attached.stdout,
+        native.stdout
+    );
+    let of_it = format!("Client {{PID: {}, ", attached.pid);
+    let logs = sandbox.logs();
+    let relocations = logs
+        .lines()
+        .filter(|it| it.contains(&of_it) && it.contains("goes on in the other context"));
+    ensure!(relocations.count() > 0, "it was in one context all the time\n{logs}");
+    Ok(())
 }
 
 /// The name by which the table of proofs knows a program.
