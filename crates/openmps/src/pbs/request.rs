@@ -74,7 +74,8 @@ pub(super) fn name_of(id: &str) -> String {
     format!("pbs-{id}")
 }
 
-/// What an account asks for: `MPS=true,sm-percent=30,memory=4G`, perhaps with other words for accounting.
+/// What an account asks for: `MPS=true,sm-percent=30,memory=4G`, perhaps with other words for
+/// accounting.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Account {
     percentage: Option<Percentage>,
