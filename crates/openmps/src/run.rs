@@ -224,6 +224,20 @@ fn ensure_daemon(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli::Cli;
+    use clap::CommandFactory;
+
+    #[test]
+    fn options_of_the_table_are_options() {
+        let commands = Cli::command();
+        let run = commands.find_subcommand("run").unwrap();
+        let is_of_run =
+            |option: &str| run.get_arguments().any(|it| it.get_long() == option.strip_prefix("--"));
+        for option in SETTINGS.iter().filter_map(|setting| setting.option) {
+            let is_of_daemon = original::HELP.contains(&format!(" {option} "));
+            assert!(is_of_run(option) || is_of_daemon, "{option}");
+        }
+    }
 
     #[test]
     fn limits_of_a_program_are_not_the_daemons() {
