@@ -55,7 +55,7 @@ fn unknown(key: &str) -> anyhow::Error {
     let known = SETTINGS.iter().filter_map(|setting| setting.key);
     match settings::nearest(key, known) {
         Some(meant) => anyhow::anyhow!("there is no key {key}: did you mean {meant}?"),
-        None => anyhow::anyhow!("there is no key {key}: packaging/config.toml shows all"),
+        None => anyhow::anyhow!("there is no key {key}: `openmps config` lists all"),
     }
 }
 
@@ -92,6 +92,8 @@ impl File {
 
 /// A value as its variable has it.
 fn text_of(setting: &Setting, value: Value) -> anyhow::Result<String> {
+    let given = value.type_str();
+    let wrong = |wanted: &str| bail!("a value of type {given} is not taken: give {wanted}");
     let text = match (setting.kind, value) {
         (Kind::Groups, Value::Table(limits)) => {
             let text = limits_text(Value::Table(limits).try_into()?);
@@ -100,20 +102,16 @@ fn text_of(setting: &Setting, value: Value) -> anyhow::Result<String> {
             parse(&text).map_err(anyhow::Error::msg)?;
             text
         }
+        (Kind::Groups, _) => return wrong("a table of names with their limits"),
         (Kind::Switch, Value::Boolean(is_on)) => if is_on { "on" } else { "off" }.to_owned(),
+        (Kind::Switch, _) => return wrong("true or false"),
+        (Kind::Percentage, Value::Float(number)) => number.to_string(),
         (Kind::Number(..) | Kind::Priority | Kind::Percentage, Value::Integer(number)) => {
             number.to_string()
         }
-        (Kind::Percentage, Value::Float(number)) => number.to_string(),
-        (
-            Kind::Groups | Kind::Switch | Kind::Number(..) | Kind::Priority | Kind::Percentage,
-            value,
-        )
-        | (_, value @ (Value::Boolean(_) | Value::Integer(_) | Value::Float(_)))
-        | (_, value @ (Value::Datetime(_) | Value::Array(_) | Value::Table(_))) => {
-            bail!("a {} is not taken: packaging/config.toml has an example", value.type_str())
-        }
+        (Kind::Number(..) | Kind::Priority | Kind::Percentage, _) => return wrong("a number"),
         (_, Value::String(text)) => text,
+        _ => return wrong("a text in quotes"),
     };
     if !text.trim().is_empty() {
         setting.check(&text)?;
@@ -271,8 +269,8 @@ mod tests {
             ("[limit]", "limit"),
             ("[limits]\nclient_wieght = 3", "did you mean limits.client_weight?"),
             ("[daemon]\nprewarm = 'me'", "daemon.prewarm"),
-            ("[driver]\nbatching = 'on'", "driver.batching"),
-            ("[driver]\nnative = 5", "driver.native"),
+            ("[driver]\nbatching = 'on'", "driver.batching: a value of type string"),
+            ("[driver]\nnative = 5", "driver.native: a value of type integer"),
             ("driver = 5", "driver"),
             ("profiles = 5", "profiles"),
             ("[limits]\nactive_thread_percentage = 0", "active_thread_percentage"),
