@@ -13,7 +13,11 @@ use crate::show::Faults;
 
 /// Variables of the environment, each with its meaning and its default.
 pub(crate) fn variables() -> Vec<(&'static str, String)> {
-    let of_system = SETTINGS.iter().filter(|setting| setting.scope != Scope::SoftwareGpu);
+    // Beside the longest name a page has no room; the control utility's help has it.
+    let is_shown = |it: &Setting| {
+        it.scope != Scope::SoftwareGpu && it.variable != settings::PARTITIONING.variable
+    };
+    let of_system = SETTINGS.iter().filter(|setting| is_shown(setting));
     let own = ("NO_COLOR", "not empty: `openmps top` has no colours [it has]".to_owned());
     let line = |it: &Setting| (it.variable, format!("{} [{}]", it.help(), it.default));
     of_system.map(line).chain([own]).collect()
