@@ -148,7 +148,7 @@ fn a_job_that_does_not_ask_is_left_alone() -> Result<()> {
 fn a_job_that_asks_for_mps_gets_it_and_nothing_stays() -> Result<()> {
     let node = Node::new()?;
     let exclusive = ["--exclusive"];
-    let account = "physics,MPS=true,sm=25,memory=512M";
+    let account = "physics,MPS=true,sm-percent=25,memory=512M";
     // Torque may call a prologue again.
     for _ in 0..2 {
         node.prologue(&exclusive, account)?.success().with_context(|| node.calls())?;

@@ -275,8 +275,12 @@ fn steps_and_options_have_their_shares() -> Result<()> {
         ensure!(shares(&output) == [20, 62], "{output}");
 
         // A whole GPU, cut by the options; then a step, cut further.
-        let options =
-            ["--nodelist=node0", "--gres=gpu:1", "--openmps-sm=50", "--openmps-memory=512M"];
+        let options = [
+            "--nodelist=node0",
+            "--gres=gpu:1",
+            "--openmps-sm-percent=50",
+            "--openmps-memory=512M",
+        ];
         let script = format!("{SHARED}; srun --openmps-sm=25 BED/multiprocessors");
         let output = run(one, &options, &script)?;
         ensure!(shares(&output) == [42, 20], "{output}");

@@ -1,15 +1,9 @@
 //! Where the daemon's files are: `CUDA_MPS_PIPE_DIRECTORY` and `CUDA_MPS_LOG_DIRECTORY` (NVIDIA's
 //! MPS guide, 4.2.2, 4.2.3).
 
+use settings::Setting;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-
-/// Used when `CUDA_MPS_PIPE_DIRECTORY` is not set.
-pub const DEFAULT_PIPE_DIRECTORY: &str = "/tmp/nvidia-mps";
-/// Names the log directory.
-pub const LOG_VARIABLE: &str = "CUDA_MPS_LOG_DIRECTORY";
-/// Used when `CUDA_MPS_LOG_DIRECTORY` is not set.
-pub const DEFAULT_LOG_DIRECTORY: &str = "/var/log/nvidia-mps";
 
 /// Held locked by the daemon that lives in the pipe directory.
 pub(crate) const LOCK: &str = "openmps-control.lock";
@@ -34,16 +28,16 @@ impl Directories {
 
     /// As the given environment says; empty values count as unset.
     pub fn from_variables(variable: impl Fn(&str) -> Option<OsString>) -> Self {
-        let directory = |name: &str, default: &str| {
-            let path = variable(name)
+        let directory = |setting: &Setting| {
+            let path = variable(setting.variable)
                 .filter(|value| !value.is_empty())
-                .map_or(default.into(), PathBuf::from);
+                .map_or(setting.default.into(), PathBuf::from);
             // Relative paths must keep their meaning when the daemon leaves its working directory.
             std::path::absolute(&path).unwrap_or(path)
         };
         Directories {
-            pipe: directory("CUDA_MPS_PIPE_DIRECTORY", DEFAULT_PIPE_DIRECTORY),
-            log: directory(LOG_VARIABLE, DEFAULT_LOG_DIRECTORY),
+            pipe: directory(&settings::PIPE_DIRECTORY),
+            log: directory(&settings::LOG_DIRECTORY),
         }
     }
 
@@ -105,7 +99,7 @@ mod tests {
     #[test]
     fn unset_and_empty_variables_mean_the_defaults() {
         let defaults = Directories::from_variables(|_| None);
-        assert_eq!(defaults.pipe(), Path::new(DEFAULT_PIPE_DIRECTORY));
+        assert_eq!(defaults.pipe(), Path::new("/tmp/nvidia-mps"));
         assert_eq!(Directories::from_variables(|_| Some(OsString::new())), defaults);
     }
 

@@ -23,6 +23,4 @@ pub mod log;
 pub mod metrics;
 pub mod prepared;
 pub mod trusted_path;
-pub mod values;
-pub mod variables;
 pub mod zombies;

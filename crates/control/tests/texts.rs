@@ -11,9 +11,9 @@ use control::core::origin::{
     ControlGroup, can_tell_user, is_in_nested_pid_namespace, is_same_uid_map,
 };
 use control::http::Address;
-use control::values::{MemoryLimit, Percentage, parse_limit_list};
 use link::wire::attach::Hello;
 use link::wire::ui::UiRequest;
+use settings::{Memory, Percentage, parse_memory_list};
 
 /// One of each message that a front end, or a client by the daemon's or a group's socket, can begin
 /// with.
@@ -89,8 +89,8 @@ fn mutated_texts_of_the_shell() {
 #[test]
 fn mutated_texts_of_settings() {
     mutated::fuzz("settings", SETTINGS, |text| {
-        let _ = (parse_groups(text), parse_profiles(text), parse_limit_list(text));
-        let _ = (text.parse::<Percentage>(), text.parse::<MemoryLimit>());
+        let _ = (parse_groups(text), parse_profiles(text), parse_memory_list(text));
+        let _ = (text.parse::<Percentage>(), text.parse::<Memory>());
         let _ = text.parse::<Address>();
     });
 }

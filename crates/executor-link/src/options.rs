@@ -2,24 +2,13 @@
 
 use link::inheritance::OWN_EXECUTABLE;
 use policy::domains::Grouping;
-use policy::{DEFAULT_CONTEXTS_PER_DEVICE, MOST_CONTEXTS_PER_DEVICE};
 use rustix::fd::RawFd;
+use settings::Variables;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-/// Names the native driver where the command line does not.
-pub const NATIVE_DRIVER_VARIABLE: &str = "OPENMPS_NATIVE_DRIVER";
 /// What the loader finds when nothing names one.
 const DEFAULT_NATIVE_DRIVER: &str = "libcuda.so.1";
-
-/// Sets how many contexts a device serves at a time.
-pub const CONTEXTS_VARIABLE: &str = "OPENMPS_CONTEXTS_PER_DEVICE";
-
-/// Sets how many SMs are kept for the latency class.
-pub const LATENCY_SMS_VARIABLE: &str = "OPENMPS_LATENCY_SMS";
-
-/// Sets who shares an executor.
-pub const ISOLATION_VARIABLE: &str = "OPENMPS_ISOLATION";
 
 /// How a server is started: `--control-fd N [--native-driver PATH] [--executor-program PATH]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,7 +31,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// With what the environment and this process say: the driver that [`NATIVE_DRIVER_VARIABLE`]
+    /// With what the environment and this process say: the driver that `OPENMPS_NATIVE_DRIVER`
     /// names, this very executable.
     ///
     /// # Errors
@@ -58,40 +47,19 @@ impl Options {
 /// # Errors
 /// A message that names the argument.
 pub fn keeper_options(arguments: impl IntoIterator<Item = OsString>) -> Result<Options, String> {
-    let mut given = parse(arguments)?;
-    let executor_program = given.executor_program.take();
-    Ok(Options {
+    let given = parse(arguments)?;
+    let mut variables = Variables::of_environment();
+    let options = Options {
         control_fd: given.control_fd()?,
         faults_fd: None,
         native_driver: given.native_driver(),
-        executor_program: executor_program.unwrap_or_else(|| OWN_EXECUTABLE.into()),
-        contexts_per_device: contexts_per_device(std::env::var(CONTEXTS_VARIABLE).ok())?,
-        latency_multiprocessors: latency_multiprocessors(std::env::var(LATENCY_SMS_VARIABLE).ok())?,
-        grouping: grouping(std::env::var(ISOLATION_VARIABLE).ok())?,
-    })
-}
-
-fn contexts_per_device(set: Option<String>) -> Result<usize, String> {
-    let Some(text) = set.filter(|text| !text.is_empty()) else {
-        return Ok(DEFAULT_CONTEXTS_PER_DEVICE);
+        executor_program: given.executor_program.unwrap_or_else(|| OWN_EXECUTABLE.into()),
+        contexts_per_device: variables.number(&settings::CONTEXTS_PER_DEVICE),
+        latency_multiprocessors: variables.number(&settings::LATENCY_SMS),
+        grouping: variables.word(&settings::ISOLATION),
     };
-    let number = text.trim().parse().ok();
-    number.filter(|number| (1..=MOST_CONTEXTS_PER_DEVICE).contains(number)).ok_or_else(|| {
-        format!("{CONTEXTS_VARIABLE} is {text:?}: it must be 1 to {MOST_CONTEXTS_PER_DEVICE}")
-    })
-}
-
-fn latency_multiprocessors(set: Option<String>) -> Result<u32, String> {
-    let Some(text) = set.filter(|text| !text.trim().is_empty()) else { return Ok(0) };
-    let number = text.trim().parse().ok();
-    number.ok_or_else(|| format!("{LATENCY_SMS_VARIABLE} is {text:?}: it must be a number of SMs"))
-}
-
-fn grouping(set: Option<String>) -> Result<Grouping, String> {
-    let text = set.unwrap_or_default();
-    Grouping::parse(&text).ok_or_else(|| {
-        format!("{ISOLATION_VARIABLE} is {text:?}: it must be user, cgroup or process")
-    })
+    // A server with other limits than were meant does not start.
+    variables.complaints.into_iter().next().map_or(Ok(options), Err)
 }
 
 /// How an executor is started; the keeper makes these.
@@ -127,8 +95,8 @@ impl Given {
 
     fn native_driver(&self) -> PathBuf {
         let named = self.native_driver.clone();
-        let from_environment =
-            || std::env::var_os(NATIVE_DRIVER_VARIABLE).filter(|path| !path.is_empty());
+        let variable = settings::NATIVE_DRIVER.variable;
+        let from_environment = || std::env::var_os(variable).filter(|path| !path.is_empty());
         named
             .or_else(|| from_environment().map(PathBuf::from))
             .unwrap_or_else(|| DEFAULT_NATIVE_DRIVER.into())
@@ -161,26 +129,6 @@ fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Given, String>
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_number_of_contexts_is_48_unless_set_to_another() {
-        let set = |text: &str| contexts_per_device(Some(text.into()));
-        assert_eq!(contexts_per_device(None), Ok(48));
-        assert_eq!([set(""), set("1"), set(" 200 ")], [Ok(48), Ok(1), Ok(200)]);
-        for wrong in ["0", "1001", "-1", "many"] {
-            assert!(set(wrong).unwrap_err().contains(wrong));
-        }
-    }
-
-    #[test]
-    fn no_sms_are_kept_unless_that_is_set() {
-        let set = |text: &str| latency_multiprocessors(Some(text.into()));
-        assert_eq!(latency_multiprocessors(None), Ok(0));
-        assert_eq!([set(""), set("0"), set(" 8 ")], [Ok(0), Ok(0), Ok(8)]);
-        for wrong in ["-1", "some", "99999999999"] {
-            assert!(set(wrong).unwrap_err().contains(wrong));
-        }
-    }
 
     #[test]
     fn arguments_are_read_and_complaints_name_them() {

@@ -54,6 +54,14 @@ pub(crate) const KEEPER_TIMEOUT: Duration = Duration::from_secs(10);
 
 pub use executor_link::options::ExecutorOptions as Options;
 
+/// A setting of the environment; what is wrong with it is logged.
+pub(crate) fn setting<T>(read: impl FnOnce(&mut settings::Environment) -> T) -> T {
+    let mut variables = settings::Variables::of_environment();
+    let value = read(&mut variables);
+    variables.complaints.iter().for_each(|complaint| log_server!("{complaint}; ignored"));
+    value
+}
+
 /// Runs an executor from its command line, program and subcommand left out:
 /// `--control-fd N --native-driver PATH`.
 pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {

@@ -6,9 +6,9 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use control::values::MemoryLimit as Size;
 use link::wire::group_socket::SocketDomain;
 use serde::Deserialize;
+use settings::Memory as Size;
 
 use crate::ledger::{Memory, Resource, Rules};
 
@@ -257,7 +257,7 @@ impl Unit {
             None => {
                 let size: Size =
                     self.memory.parse().map_err(|error| wrong(format!("memory: {error}")))?;
-                if size.is_none() {
+                if size.bytes() == 0 {
                     return Err(wrong("memory: give more than nothing".to_owned()));
                 }
                 Memory::Bytes(size.bytes())

@@ -27,7 +27,6 @@ pub mod completion;
 pub mod doorbell;
 pub mod futex;
 pub mod inheritance;
-pub mod memory_limits;
 pub mod pages;
 pub mod peer;
 pub mod pieces;

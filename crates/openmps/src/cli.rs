@@ -3,114 +3,25 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use control::http::{Address, AddressError};
-use control::values::{MemoryLimit, Percentage};
 use link::wire::shares::check_name;
+use settings::{Address, Memory, MemoryPolicy, Percentage, SETTINGS, Scope, Setting, ValueError};
+use settings::{Words, parse_memory_of_each};
 
 use crate::show::Faults;
 
-/// Variables of the environment that commands read.
-pub(crate) const VARIABLES: &[(&str, &str)] = &[
-    ("CUDA_MPS_PIPE_DIRECTORY", "where the daemon's socket is [/tmp/nvidia-mps]"),
-    ("CUDA_MPS_LOG_DIRECTORY", "where control.log and server.log are [/var/log/nvidia-mps]"),
-    (
-        "OPENMPS_LIB_DIR",
-        "where libcuda.so.1 and libsoftcuda.so of OpenMPS are [../lib/openmps beside the executable's directory, or that directory itself if it has libcuda.so.1]",
-    ),
-    ("OPENMPS_CONFIG", "the configuration file [/etc/openmps/config.toml, if it is there]"),
-    (
-        "OPENMPS_METRICS",
-        "where the daemon serves Prometheus metrics: ADDRESS:PORT or unix:/PATH [nowhere]",
-    ),
-    (
-        "OPENMPS_CONTEXTS_PER_DEVICE",
-        "contexts of clients that a device serves at a time, 1 to 1000 [48]",
-    ),
-    (
-        "OPENMPS_LATENCY_SMS",
-        "multiprocessors that others leave free while a client of the latency class is there [0]",
-    ),
-    (
-        "OPENMPS_ISOLATION",
-        "whose programs share an executor: those of a user, of a cgroup, or none (process) [user]",
-    ),
-    (
-        "OPENMPS_PROVISIONING",
-        "one-user-at-a-time, multiuser or concurrent, for a daemon without an option that says so",
-    ),
-    (
-        "OPENMPS_PREWARM",
-        "users whose servers start with the daemon: ids with commas between them, or self [none]",
-    ),
-    (
-        "OPENMPS_MEMORY_POLICY",
-        "where programs want more memory than a GPU has: fail, queue or spill [fail]",
-    ),
-    (
-        "OPENMPS_MEMORY_TOTAL",
-        "what programs under the memory limits of NVIDIA MPS are told as a GPU's memory: device or limit [device]",
-    ),
-    (
-        "OPENMPS_MANAGED_FAULTS",
-        "on: programs of users that may not open /dev/userfaultfd get it for managed memory on the device [off]",
-    ),
-    (
-        "OPENMPS_MEMORY_LIMIT",
-        "device memory of a client, which it is told as the GPU's: 4G, or by GPU 0=4G,1=2G [none]",
-    ),
-    (
-        "OPENMPS_STANDBY",
-        "executors that stand by on each device to take over after a fault, 0 to 4 [1]",
-    ),
-    (
-        "OPENMPS_DURING_FAULT",
-        "wait or refuse: what becomes of programs that come during a recovery [wait]",
-    ),
-    (
-        "OPENMPS_KILL_PATIENCE_MS",
-        "how long work may go on whose client is gone, in milliseconds [10000]",
-    ),
-    (
-        "OPENMPS_SAVED_ARRAYS_MIB",
-        "host memory for the copies of a client's arrays, in MiB; 0: none are saved [256]",
-    ),
-    (
-        "OPENMPS_SECOND_CONTEXT",
-        "off: who waits for a stranger's long kernel does not go on in a second context [on]",
-    ),
-    (
-        "OPENMPS_LONGEST_KERNEL_MS",
-        "for how long a client's kernel may run, in milliseconds; 0: as long as it takes [0]",
-    ),
-    (
-        "OPENMPS_QUARANTINE",
-        "contexts of each device for code that has faulted, 0 to 8; 0: it runs among others [2]",
-    ),
-    (
-        "OPENMPS_QUARANTINE_MS",
-        "how long such code runs apart after its last fault, in milliseconds [600000]",
-    ),
-    (
-        "OPENMPS_GROUPS",
-        "limits of groups, for a daemon: 'NAME memory=4G sm-percent=30 weight=3; ...' [none]",
-    ),
-    (
-        "OPENMPS_GROUP_BY_CGROUP",
-        "1: each cgroup is a group, for a daemon [groups are what clients name]",
-    ),
-    (
-        "OPENMPS_PROFILES",
-        "limits of profiles, for a daemon, which gives each a socket directory of its own: as OPENMPS_GROUPS [none]",
-    ),
-    ("OPENMPS_GROUP", "the group of a client"),
-    ("OPENMPS_RESERVATION", "the reservation whose multiprocessors a client uses"),
-    (
-        "OPENMPS_NATIVE_DRIVER",
-        "the driver library that does the work [NVIDIA's libcuda.so.1 of this system]",
-    ),
-    ("NO_COLOR", "not empty: `openmps top` has no colours [it has]"),
-];
+/// Variables of the environment, each with its meaning and its default.
+pub(crate) fn variables() -> Vec<(&'static str, String)> {
+    // Beside the longest name a page has no room; the control utility's help has it.
+    let is_shown = |it: &Setting| {
+        it.scope != Scope::SoftwareGpu && it.variable != settings::PARTITIONING.variable
+    };
+    let of_system = SETTINGS.iter().filter(|setting| is_shown(setting));
+    let own = ("NO_COLOR", "not empty: `openmps top` has no colours [it has]".to_owned());
+    let line = |it: &Setting| (it.variable, format!("{} [{}]", it.help(), it.default));
+    of_system.map(line).chain([own]).collect()
+}
 
 /// What commands exit with.
 pub(crate) const EXIT_STATUS: &[(&str, &str)] = &[
@@ -124,10 +35,10 @@ pub(crate) const EXIT_STATUS: &[(&str, &str)] = &[
 
 /// Both tables, for the help.
 fn tables() -> String {
-    let table = |terms: &[(&str, &str)]| -> String {
-        terms.iter().map(|(name, meaning)| format!("\n  {name:<27} {meaning}")).collect()
-    };
-    format!("Environment:{}\n\nExit status:{}", table(VARIABLES), table(EXIT_STATUS))
+    let line = |(name, meaning): (&str, String)| format!("\n  {name:<33} {meaning}");
+    let variables: String = variables().into_iter().map(line).collect();
+    let statuses = EXIT_STATUS.iter().map(|&(status, meaning)| line((status, meaning.to_owned())));
+    format!("Environment:{variables}\n\nExit status:{}", statuses.collect::<String>())
 }
 
 /// Share a GPU between CUDA programs.
@@ -190,7 +101,8 @@ pub(crate) struct Run {
     /// CUDA_VISIBLE_DEVICES.
     #[arg(long, value_name = "LIST")]
     pub(crate) gpu: Option<String>,
-    /// Device memory that it may use, on every GPU, and is told as the GPU's: 512M, 4G.
+    /// Device memory that it may use, on every GPU, and is told as the GPU's: 512M, 4G, or by GPU
+    /// 0=4G,1=2G.
     #[arg(long, value_name = "SIZE", value_parser = memory)]
     pub(crate) memory: Option<String>,
     /// Share of the multiprocessors, in per cent.
@@ -202,7 +114,7 @@ pub(crate) struct Run {
     #[arg(long, value_name = "NAME", num_args = 0..=1, require_equals = true, default_missing_value = "", value_parser = isolation)]
     pub(crate) isolate: Option<String>,
     /// What the daemon that is started does where programs want more memory than a GPU has.
-    #[arg(long, value_enum, value_name = "POLICY")]
+    #[arg(long, value_parser = words::<MemoryPolicy>(), value_name = "POLICY")]
     pub(crate) memory_policy: Option<MemoryPolicy>,
     /// Its priority among clients.
     #[arg(long, value_enum)]
@@ -212,7 +124,7 @@ pub(crate) struct Run {
     pub(crate) group: Option<String>,
     /// Device memory that all programs of the group may use together, on every GPU.
     #[arg(long, value_name = "SIZE", requires = "group")]
-    pub(crate) group_memory: Option<MemoryLimit>,
+    pub(crate) group_memory: Option<Memory>,
     /// Share of the multiprocessors, in per cent, that all programs of the group use together.
     #[arg(long, value_name = "PERCENT", requires = "group")]
     pub(crate) group_sm_percent: Option<Percentage>,
@@ -267,17 +179,6 @@ pub(crate) struct Trace {
     pub(crate) command: Vec<OsString>,
 }
 
-/// What is done where programs want more memory than a GPU has.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum MemoryPolicy {
-    /// The allocation fails, as CUDA has it.
-    Fail,
-    /// The allocation waits until others free memory.
-    Queue,
-    /// Idle programs' memory is moved out to the host, and back before they go on.
-    Spill,
-}
-
 /// Priorities of clients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Priority {
@@ -285,6 +186,14 @@ pub(crate) enum Priority {
     Normal,
     /// After the others.
     BelowNormal,
+}
+
+/// Reads the words of a type, and says what they mean.
+fn words<T: Words + Send + Sync>() -> impl TypedValueParser<Value = T> {
+    let values = T::WORDS
+        .iter()
+        .map(|word| PossibleValue::new(word.word).help(word.help.trim().trim_end_matches('.')));
+    PossibleValuesParser::new(values).map(|word| T::parse_word(&word).unwrap_or_default())
 }
 
 fn name(text: &str) -> Result<String, String> {
@@ -297,8 +206,8 @@ fn name(text: &str) -> Result<String, String> {
 const LEAST_MEMORY_BYTES: u64 = 3 << 20;
 
 fn memory(text: &str) -> Result<String, String> {
-    let limit: control::values::MemoryLimit = text.parse().map_err(wrong)?;
-    if limit.bytes() < LEAST_MEMORY_BYTES {
+    let limits = parse_memory_of_each(text).map_err(wrong)?;
+    if limits.is_empty() || limits.iter().any(|(_, limit)| limit.bytes() < LEAST_MEMORY_BYTES) {
         return Err(format!(
             "a context counts as 1 MiB and memory is granted in pieces of 2 MiB, so it could allocate nothing: give {}M at least",
             LEAST_MEMORY_BYTES >> 20
@@ -313,11 +222,11 @@ fn isolation(text: &str) -> Result<String, String> {
 
 fn percentage(text: &str) -> Result<String, String> {
     // NVIDIA's variable, to which it goes, takes a number alone.
-    let share: control::values::Percentage = text.parse().map_err(wrong)?;
+    let share: Percentage = text.parse().map_err(wrong)?;
     Ok(share.percent().to_string())
 }
 
-fn wrong(error: control::values::ValueError) -> String {
+fn wrong(error: ValueError) -> String {
     error.to_string()
 }
 
@@ -426,7 +335,7 @@ pub(crate) struct Top {
 
 /// An address that other machines do not reach.
 fn own_address(text: &str) -> Result<Address, String> {
-    let address: Address = text.parse().map_err(|error: AddressError| error.to_string())?;
+    let address: Address = text.parse().map_err(|error: ValueError| error.to_string())?;
     match &address {
         Address::Tcp(at) if !at.ip().is_loopback() => Err(format!(
             "other machines would reach `{text}`: give 127.0.0.1:PORT, and look from elsewhere with `ssh -L`"
@@ -470,7 +379,7 @@ pub(crate) struct Limit {
     pub(crate) sm_percent: Option<Percentage>,
     /// Device memory: 512M, 4G; 0 removes the limit.
     #[arg(long, value_name = "SIZE")]
-    pub(crate) memory: Option<MemoryLimit>,
+    pub(crate) memory: Option<Memory>,
     /// The device whose memory is limited; each without it.
     #[arg(long, value_name = "NUMBER")]
     pub(crate) device: Option<u32>,
@@ -533,7 +442,7 @@ pub(crate) struct Socket {
     pub(crate) group: Option<String>,
     /// Device memory that the group may use, on every GPU.
     #[arg(long, value_name = "SIZE", requires = "group")]
-    pub(crate) memory: Option<MemoryLimit>,
+    pub(crate) memory: Option<Memory>,
     /// Share of the multiprocessors, in per cent, that the group uses.
     #[arg(long, value_name = "PERCENT", requires = "group")]
     pub(crate) sm_percent: Option<Percentage>,

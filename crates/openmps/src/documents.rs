@@ -8,7 +8,7 @@ use anyhow::Context;
 use clap::Command;
 use clap_mangen::Man;
 
-use crate::cli::{EXIT_STATUS, ManualPages, VARIABLES};
+use crate::cli::{EXIT_STATUS, ManualPages, variables};
 use crate::{examples, original, output};
 
 /// Prints the manual page of `openmps` or of one of its commands, in roff; or writes all of them.
@@ -74,7 +74,7 @@ fn page(command: &Command, path: &str) -> anyhow::Result<String> {
             roff(call)
         ));
     }
-    push_section(&mut text, "ENVIRONMENT", VARIABLES);
+    push_section(&mut text, "ENVIRONMENT", &variables());
     push_section(&mut text, "EXIT STATUS", EXIT_STATUS);
     Ok(with_tables(&text))
 }
@@ -85,17 +85,17 @@ fn with_tables(page: &str) -> String {
 }
 
 /// A section that is a table of names with what each means.
-fn push_section(text: &mut String, title: &str, terms: &[(&str, &str)]) {
+fn push_section(text: &mut String, title: &str, terms: &[(&str, impl AsRef<str>)]) {
     text.push_str(&format!(".SH \"{title}\"\n"));
     push_table(text, terms);
 }
 
 /// A table of names with what each means, which takes as many lines as it needs.
-fn push_table(text: &mut String, terms: &[(&str, &str)]) {
+fn push_table(text: &mut String, terms: &[(&str, impl AsRef<str>)]) {
     // Narrow columns would have wide gaps otherwise.
     text.push_str(".ad l\n.nh\n.TS\ntab(@);\nlb lx.\n");
     for (name, meaning) in terms {
-        text.push_str(&format!("{}@T{{\n{}\nT}}\n", roff(name), roff(meaning)));
+        text.push_str(&format!("{}@T{{\n{}\nT}}\n", roff(name), roff(meaning.as_ref())));
     }
     text.push_str(".TE\n.ad b\n.hy\n");
 }

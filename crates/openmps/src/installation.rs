@@ -14,7 +14,7 @@ const CLIENT_LIBRARY: &str = "libcuda.so.1";
 /// The software GPU.
 const SOFTWARE_GPU: &str = "libsoftcuda.so";
 /// Names the driver that does the work.
-pub(crate) const NATIVE_DRIVER_VARIABLE: &str = "OPENMPS_NATIVE_DRIVER";
+pub(crate) const NATIVE_DRIVER_VARIABLE: &str = settings::NATIVE_DRIVER.variable;
 
 /// Where distributions, containers and WSL put NVIDIA's driver library.
 const SYSTEM_LIBRARY_DIRECTORIES: &[&str] = &[

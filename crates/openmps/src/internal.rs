@@ -8,10 +8,6 @@ use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 
 use crate::cli::{Executor, Server};
 
-/// `1`: servers, executors and root's daemon leave core dumps, and debuggers of their users may
-/// look into them.
-const DEBUGGABLE_VARIABLE: &str = "OPENMPS_DEBUGGABLE";
-
 /// Whether this process is one that is to be closed to debuggers before it has anything that they
 /// could take.
 pub(crate) fn is_server_or_executor(arguments: &[OsString]) -> bool {
@@ -41,7 +37,7 @@ pub(crate) fn shut_to_debuggers() {
 }
 
 fn is_debuggable() -> bool {
-    std::env::var_os(DEBUGGABLE_VARIABLE).is_some_and(|value| value == "1")
+    settings::Variables::of_environment().is_on(&settings::DEBUGGABLE)
 }
 
 /// A server of one user.

@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context;
-use control::directories::{Directories, LOG_VARIABLE};
+use control::directories::Directories;
 use control::frontend::Frontend;
 use control::trusted_path::regular_file;
 use serde::Serialize;
@@ -84,9 +84,9 @@ fn of_the_daemon() -> Directories {
     let own = Directories::from_environment();
     let state = Frontend::connect(&own).ok().and_then(|mut daemon| daemon.state().ok());
     let Some(directory) = state.and_then(|state| state.log_directory) else { return own };
-    Directories::from_variables(|name| match name {
-        LOG_VARIABLE => Some(directory.clone().into()),
-        _ => Some(own.pipe().into()),
+    Directories::from_variables(|name| match name == settings::LOG_DIRECTORY.variable {
+        true => Some(directory.clone().into()),
+        false => Some(own.pipe().into()),
     })
 }
 

@@ -157,9 +157,9 @@ fn main() -> ExitCode {
 /// nothing of them.
 fn name_wrong_variables() {
     let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
-    let unknown = control::variables::unknown(names);
-    let malformed = control::variables::malformed(|name| std::env::var(name).ok());
-    unknown.iter().chain(&malformed).for_each(|line| eprintln!("openmps: warning: {line}"));
+    let mut lines = settings::unknown(names);
+    lines.extend(settings::malformed(|name| std::env::var(name).ok()));
+    lines.iter().for_each(|line| eprintln!("openmps: warning: {}", link::printable(line)));
 }
 
 /// Whether a command ends when nobody reads what it writes, as `head` leaves it; hooks and servers

@@ -12,17 +12,16 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use control::core::Provisioning;
 use control::daemon::{self, BackgroundStart, Options, ServerCommand, StartError};
 use control::directories::Directories;
 use control::frontend::{Frontend, FrontendError, Outcome, run_arguments, run_stdin};
-use control::http::{Address, AddressError};
 use control::log::Echo;
 use control::prepared::{self, PrepareError};
 
 use link::inheritance::OWN_EXECUTABLE;
 use link::wire::daemon::DeviceSnapshot;
 use server::probe::DeviceFacts;
+use settings::{Address, Provisioning, ValueError, Variables};
 
 use crate::FAILURE;
 use crate::doctor::{Visible, ask_driver};
@@ -31,12 +30,6 @@ use crate::installation::{NATIVE_DRIVER_VARIABLE, daemon_driver};
 /// By this name the executable is the original's control utility; so are daemons shown.
 pub(crate) const NAME: &str = "nvidia-cuda-mps-control";
 
-/// Where metrics are served, if no option says so.
-const METRICS_VARIABLE: &str = "OPENMPS_METRICS";
-/// Whose clients get a server when, if no option says so.
-const PROVISIONING_VARIABLE: &str = "OPENMPS_PROVISIONING";
-/// Whether clients get what serves faults in managed memory.
-pub(crate) const MANAGED_FAULTS_VARIABLE: &str = "OPENMPS_MANAGED_FAULTS";
 const FAULTS_DEVICE: &str = "/dev/userfaultfd";
 
 /// Of newer releases of the original.
@@ -165,11 +158,11 @@ enum Failure {
     #[error("{0} is for a daemon that is being started: give -d or -f too")]
     NoDaemon(&'static str),
     #[error("--metrics: {0}")]
-    Metrics(#[from] AddressError),
+    Metrics(#[from] ValueError),
     #[error("--metrics wants an address: ADDRESS:PORT or unix:/PATH")]
     NoMetricsAddress,
-    #[error("OPENMPS_PROVISIONING={0}: it must be one-user-at-a-time, multiuser or concurrent")]
-    UnknownProvisioning(String),
+    #[error("{0}")]
+    Variable(String),
     #[error("the multi-user server must be started by root")]
     MultiuserWithoutRoot,
     #[error(transparent)]
@@ -280,18 +273,16 @@ fn carry_out(request: Request, arguments: &[OsString]) -> Result<Outcome, Failur
             done(0)
         }
         Request::Daemon { place, provisioning, metrics, devices } => {
-            let provisioning = match provisioning {
-                Some(provisioning) => provisioning,
-                None => provisioning_of_environment()?,
-            };
+            let mut variables = Variables::of_environment();
+            let provisioning =
+                provisioning.unwrap_or_else(|| variables.word(&settings::PROVISIONING));
+            let metrics = metrics.or_else(|| variables.value(&settings::METRICS, str::parse));
+            if let Some(complaint) = variables.complaints.pop() {
+                return Err(Failure::Variable(complaint));
+            }
             if provisioning == Provisioning::Multiuser && !rustix::process::geteuid().is_root() {
                 return Err(Failure::MultiuserWithoutRoot);
             }
-            let metrics = match (metrics, std::env::var(METRICS_VARIABLE)) {
-                (Some(address), _) => Some(address),
-                (None, Ok(text)) if !text.is_empty() => Some(text.parse()?),
-                (None, _) => None,
-            };
             let settings = Settings { provisioning, metrics, devices };
             start_daemon(place, settings, arguments).and_then(done)
         }
@@ -328,16 +319,6 @@ fn keep(directories: &Directories, line: &str) -> Option<Result<u8, PrepareError
     }))
 }
 
-fn provisioning_of_environment() -> Result<Provisioning, Failure> {
-    match std::env::var(PROVISIONING_VARIABLE).as_deref() {
-        Err(_) | Ok("") => Ok(Provisioning::default()),
-        Ok("one-user-at-a-time") => Ok(Provisioning::OneUserAtATime),
-        Ok("multiuser") => Ok(Provisioning::Multiuser),
-        Ok("concurrent") => Ok(Provisioning::Concurrent),
-        Ok(other) => Err(Failure::UnknownProvisioning(other.to_owned())),
-    }
-}
-
 /// What a daemon is started with.
 struct Settings {
     provisioning: Provisioning,
@@ -365,16 +346,8 @@ fn look_at_devices(driver: &Path) -> Vec<DeviceSnapshot> {
 
 /// What serves faults in managed memory, where clients are to have it.
 fn faults_device() -> Option<Arc<OwnedFd>> {
-    let set = std::env::var(MANAGED_FAULTS_VARIABLE).ok().filter(|text| !text.is_empty())?;
-    match set.trim() {
-        "off" => return None,
-        "on" => {}
-        other => {
-            eprintln!(
-                "Warning: {MANAGED_FAULTS_VARIABLE}={other:?} is taken for off: it must be on or off"
-            );
-            return None;
-        }
+    if !Variables::of_environment().is_on(&settings::MANAGED_FAULTS) {
+        return None;
     }
     let opened = std::fs::File::options().read(true).write(true).open(FAULTS_DEVICE);
     let complain = |error: &io::Error| {

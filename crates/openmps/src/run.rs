@@ -12,9 +12,9 @@ use control::directories::Directories;
 use control::frontend::{Frontend, FrontendError};
 use link::wire::shares::{LimitChange, NewLimits, Target};
 use link::wire::ui::UiRequest;
-use server::policy::memory::memory_settings::POLICY_VARIABLE;
+use settings::{Kind, MemoryPolicy, SETTINGS, Scope, Words};
 
-use crate::cli::{MemoryPolicy, Priority, Run};
+use crate::cli::{Priority, Run};
 use crate::environment::client_variables;
 use crate::installation::{
     DriverWish, NATIVE_DRIVER_VARIABLE, NativeDriver, library_directory, native_driver,
@@ -138,18 +138,18 @@ fn limits(options: &Run) -> Vec<(&'static str, String)> {
         Priority::BelowNormal => "1".to_owned(),
     });
     let variables = [
-        ("CUDA_VISIBLE_DEVICES", options.gpu.clone()),
-        ("OPENMPS_MEMORY_LIMIT", options.memory.clone()),
-        ("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", options.sm_percent.clone()),
-        ("CUDA_MPS_CLIENT_PRIORITY", priority),
-        ("OPENMPS_ISOLATE", options.isolate.as_deref().map(isolation_name)),
-        ("OPENMPS_GROUP", options.group.clone()),
-        ("OPENMPS_RESERVATION", options.reservation.clone()),
-        ("OPENMPS_WEIGHT", options.weight.map(|weight| weight.to_string())),
-        ("OPENMPS_LATENCY", options.latency.then(|| "1".to_owned())),
-        ("OPENMPS_GUARD", options.guard.clone()),
+        (settings::VISIBLE_DEVICES, options.gpu.clone()),
+        (settings::MEMORY_LIMIT, options.memory.clone()),
+        (settings::ACTIVE_THREAD_PERCENTAGE, options.sm_percent.clone()),
+        (settings::CLIENT_PRIORITY, priority),
+        (settings::ISOLATE, options.isolate.as_deref().map(isolation_name)),
+        (settings::GROUP, options.group.clone()),
+        (settings::RESERVATION, options.reservation.clone()),
+        (settings::WEIGHT, options.weight.map(|weight| weight.to_string())),
+        (settings::LATENCY, options.latency.then(|| "1".to_owned())),
+        (settings::GUARD, options.guard.clone()),
     ];
-    variables.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
+    variables.into_iter().filter_map(|(name, value)| Some((name.variable, value?))).collect()
 }
 
 /// The name that was given, or one that no other run has: the program gets this process's number,
@@ -162,11 +162,11 @@ fn isolation_name(given: &str) -> String {
 }
 
 /// What limits the program that is run, and would limit all later clients as the daemon's.
-const LIMITS_OF_ONE_PROGRAM: [&str; 3] = [
-    "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE",
-    "CUDA_MPS_CLIENT_PRIORITY",
-    "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT",
-];
+fn limits_of_one_program() -> impl Iterator<Item = &'static str> {
+    let limits = |kind| matches!(kind, Kind::Percentage | Kind::Priority | Kind::MemoryList);
+    let limits = SETTINGS.iter().filter(move |it| it.scope == Scope::Both && limits(it.kind));
+    limits.map(|setting| setting.variable)
+}
 
 /// Starts a daemon in the background unless one answers.
 fn ensure_daemon(
@@ -192,12 +192,7 @@ fn ensure_daemon(
         ("OPENMPS_LIB_DIR".to_owned(), libraries.into()),
     ];
     if let Some(policy) = memory_policy {
-        let word = match policy {
-            MemoryPolicy::Fail => "fail",
-            MemoryPolicy::Queue => "queue",
-            MemoryPolicy::Spill => "spill",
-        };
-        environment.push((POLICY_VARIABLE.to_owned(), word.into()));
+        environment.push((settings::MEMORY_POLICY.variable.to_owned(), policy.word().into()));
     }
     let no_log_directory =
         std::env::var_os("CUDA_MPS_LOG_DIRECTORY").is_none_or(|value| value.is_empty());
@@ -210,7 +205,7 @@ fn ensure_daemon(
         name: original::NAME.to_owned(),
         arguments: vec!["-d".into()],
         environment,
-        without: LIMITS_OF_ONE_PROGRAM.map(OsString::from).into(),
+        without: limits_of_one_program().map(OsString::from).collect(),
     };
     match start_in_background(&start) {
         Ok(warnings) => {
@@ -223,5 +218,38 @@ fn ensure_daemon(
             Err(_) => bail!("the control daemon did not start: {said}"),
         },
         Err(error) => Err(error).context("the control daemon did not start"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::Cli;
+    use clap::CommandFactory;
+
+    #[test]
+    fn options_of_the_table_are_options() {
+        let commands = Cli::command();
+        let run = commands.find_subcommand("run").unwrap();
+        let is_of_run =
+            |option: &str| run.get_arguments().any(|it| it.get_long() == option.strip_prefix("--"));
+        for option in SETTINGS.iter().filter_map(|setting| setting.option) {
+            let is_of_daemon = original::HELP.contains(&format!(" {option} "));
+            assert!(is_of_run(option) || is_of_daemon, "{option}");
+        }
+    }
+
+    #[test]
+    fn limits_of_a_program_are_not_the_daemons() {
+        let limits: Vec<&str> = limits_of_one_program().collect();
+        assert_eq!(
+            limits,
+            [
+                "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE",
+                "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT",
+                "CUDA_MPS_DEVICE_MEM_LIMIT",
+                "CUDA_MPS_CLIENT_PRIORITY",
+            ]
+        );
     }
 }

@@ -6,13 +6,13 @@ use std::process::ExitCode;
 use anyhow::bail;
 use control::directories::Directories;
 use control::frontend::Frontend;
-use control::values::MemoryLimit as Size;
 use link::wire::daemon::{ClientSnapshot, GroupSnapshot, ReservationSnapshot};
 use link::wire::shares::{
     ChangeReport, GroupLimits, LimitChange, MemoryLimit, NewLimits, Reservation, Target, check_name,
 };
 use link::wire::ui::{DaemonState, UiRequest};
 use serde::Serialize;
+use settings::Memory;
 
 use crate::cli::{Format, Limit, Reserve};
 use crate::show::{Table, bytes, print_json};
@@ -54,8 +54,8 @@ impl Limit {
     }
 }
 
-pub(crate) fn memory_limit(device: Option<u32>, size: Size) -> MemoryLimit {
-    MemoryLimit { device, limit_bytes: (!size.is_none()).then(|| size.bytes()) }
+pub(crate) fn memory_limit(device: Option<u32>, size: Memory) -> MemoryLimit {
+    MemoryLimit { device, limit_bytes: size.limit_bytes() }
 }
 
 fn print_report(report: ChangeReport, format: Format) -> anyhow::Result<ExitCode> {

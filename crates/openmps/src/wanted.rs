@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::bail;
 use control::directories::Directories;
 use control::frontend::Frontend;
-use control::values::MemoryLimit;
+use settings::parse_memory_of_each;
 
 use crate::cli::Run;
 use crate::doctor::{Visible, ask_driver};
@@ -37,7 +37,8 @@ pub(crate) fn check(options: &Run, directories: &Directories, driver: &Path) -> 
     {
         bail!("--gpu {list}: there is no GPU {missing}; there are: {}", listed(&gpus));
     }
-    let memory = options.memory.as_ref().and_then(|text| text.parse::<MemoryLimit>().ok());
+    let limits = options.memory.as_ref().and_then(|text| parse_memory_of_each(text).ok());
+    let memory = limits.into_iter().flatten().map(|(_, limit)| limit).max();
     let most_bytes = gpus.iter().map(|gpu| gpu.memory_bytes).max().unwrap_or(0);
     if let Some(memory) = memory.filter(|memory| memory.bytes() > most_bytes && most_bytes > 0) {
         eprintln!(

@@ -5,31 +5,8 @@
 //! Who may be together is the administrator's to say ([`Grouping`]); a client may only ask to be
 //! further apart, by a name of its own.
 
+pub use settings::Grouping;
 use std::collections::BTreeMap;
-
-/// What the daemon's environment says of who shares an executor: `OPENMPS_ISOLATION`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Grouping {
-    /// All clients of a server, which is one user's unless it was made for several.
-    #[default]
-    Server,
-    /// Clients of one control group: a container, a pod, a job.
-    ControlGroup,
-    /// Every process alone.
-    Process,
-}
-
-impl Grouping {
-    /// The words of the configuration.
-    pub fn parse(text: &str) -> Option<Self> {
-        match text.trim() {
-            "" | "user" => Some(Self::Server),
-            "cgroup" => Some(Self::ControlGroup),
-            "process" => Some(Self::Process),
-            _ => None,
-        }
-    }
-}
 
 /// Number of a domain in its server; never used again for other clients.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -139,12 +116,5 @@ mod tests {
         for wrong in ["a b", "a/b", "ä", &"x".repeat(65)] {
             assert!(checked_name(Some(wrong)).is_err(), "{wrong}");
         }
-    }
-
-    #[test]
-    fn groupings_have_words() {
-        assert_eq!(Grouping::parse("cgroup"), Some(Grouping::ControlGroup));
-        assert_eq!(Grouping::parse(""), Some(Grouping::Server));
-        assert_eq!(Grouping::parse("container"), None);
     }
 }

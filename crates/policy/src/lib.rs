@@ -12,8 +12,6 @@ pub mod refusals;
 pub mod sms;
 pub mod turns;
 
-/// Contexts that one device serves at a time unless set otherwise, as the original; the next is
-/// refused with CUDA_ERROR_MPS_MAX_CLIENTS_REACHED.
-pub const DEFAULT_CONTEXTS_PER_DEVICE: usize = 48;
-/// As many can be allowed.
-pub const MOST_CONTEXTS_PER_DEVICE: usize = 1000;
+/// Contexts that one device can be allowed to serve at a time; the next is refused with
+/// CUDA_ERROR_MPS_MAX_CLIENTS_REACHED.
+pub const MOST_CONTEXTS_PER_DEVICE: usize = settings::MOST_CONTEXTS_PER_DEVICE as usize;

@@ -3,10 +3,13 @@
 
 use crate::turns::fairness::DEFAULT_WEIGHT;
 use crate::turns::priorities::Class;
-use link::memory_limits::{DeviceRef, LimitError, parse_limit_list, parse_limits_of_each};
 use link::wire::attach::RequestedLimits;
 use link::wire::daemon::Defaults;
-use link::wire::shares::{MOST_WEIGHT, Total};
+pub use settings::GuardMode;
+use settings::{
+    DEVICE_MAX_CONNECTIONS, DeviceRef, Memory, Percentage, Priority, Total, ValueError,
+};
+use settings::{WEIGHT, parse_memory_list, parse_memory_of_each, parse_switch};
 
 /// A limit of device memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -58,7 +61,7 @@ pub fn memory_bound(
         false => MemoryBound { bytes: default, total: Total::Device },
     };
     let mut complaints = Vec::new();
-    let mut wishes = |text: &Option<String>, read: fn(&str) -> Result<Limits, LimitError>| {
+    let mut wishes = |text: &Option<String>, read: fn(&str) -> Result<Limits, ValueError>| {
         let limits = match read(text.as_deref().unwrap_or_default()) {
             Ok(limits) => limits,
             Err(error) => {
@@ -67,19 +70,19 @@ pub fn memory_bound(
             }
         };
         let is_here = |of: &Option<DeviceRef>| of.as_ref().is_none_or(|of| of.names(index, uuid));
-        let here = limits.into_iter().filter(|(of, _)| is_here(of)).map(|(_, bytes)| bytes);
-        here.filter(|&bytes| bytes > 0).min()
+        let here = limits.into_iter().filter(|(of, _)| is_here(of));
+        here.filter_map(|(_, limit)| limit.limit_bytes()).min()
     };
     let pinned = wishes(&requested.pinned_device_mem_limit, |text| {
-        let limits = parse_limit_list(text)?;
-        Ok(limits.into_iter().map(|(of, bytes)| (Some(of), bytes)).collect())
+        let limits = parse_memory_list(text)?;
+        Ok(limits.into_iter().map(|(of, limit)| (Some(of), limit)).collect())
     });
     limit = limit.and(MemoryBound { bytes: pinned, total: Total::Device });
-    limit = limit.and(MemoryBound::told(wishes(&requested.memory_limit, parse_limits_of_each)));
+    limit = limit.and(MemoryBound::told(wishes(&requested.memory_limit, parse_memory_of_each)));
     (limit, complaints)
 }
 
-type Limits = Vec<(Option<DeviceRef>, u64)>;
+type Limits = Vec<(Option<DeviceRef>, Memory)>;
 
 /// The share of the SMs that a client's settings allow it, in per cent: the smaller of the server's
 /// default and its own wish. A wish that is no percentage counts as none, as the original has it.
@@ -89,38 +92,21 @@ pub fn active_thread_percentage(defaults: &Defaults, requested: &RequestedLimits
     defaults.active_thread_percentage.unwrap_or(100.0).min(wish.unwrap_or(100.0))
 }
 
-/// The weight that a client asks for; what is no number from 1 to [`MOST_WEIGHT`] counts as nothing
-/// said.
+/// The weight that a client asks for; what is no weight counts as nothing said.
 pub fn weight(requested: &RequestedLimits) -> u32 {
-    let wish = requested.weight.as_deref().and_then(|text| text.trim().parse().ok());
-    wish.filter(|weight| (1..=MOST_WEIGHT).contains(weight)).unwrap_or(DEFAULT_WEIGHT)
-}
-
-/// Whether a client's kernels are checked.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub enum GuardMode {
-    /// Not.
-    #[default]
-    Off,
-    /// Those that can be; others run as they are.
-    On,
-    /// Those that cannot be are refused.
-    Strict,
+    let wish = requested.weight.as_deref().and_then(|text| WEIGHT.number(text).ok());
+    wish.map_or(DEFAULT_WEIGHT, |weight| weight as u32)
 }
 
 /// What `OPENMPS_GUARD` asks for.
 pub fn guard_mode(requested: &RequestedLimits) -> GuardMode {
-    match requested.guard.as_deref().map(str::trim) {
-        Some("1") => GuardMode::On,
-        Some("strict") => GuardMode::Strict,
-        _ => GuardMode::Off,
-    }
+    requested.guard.as_deref().and_then(|text| GuardMode::parse(text).ok()).unwrap_or_default()
 }
 
 /// Whether a client asks for the latency class.
 pub fn latency_class(requested: &RequestedLimits) -> Class {
-    match requested.latency.as_deref().map(str::trim) {
-        Some("1") => Class::Latency,
+    match requested.latency.as_deref().map(parse_switch) {
+        Some(Ok(true)) => Class::Latency,
         _ => Class::Throughput,
     }
 }
@@ -128,8 +114,8 @@ pub fn latency_class(requested: &RequestedLimits) -> Class {
 /// The priority that a client's settings give it: 0 normal, 1 below normal. Its own wish comes
 /// first.
 pub fn client_priority(defaults: &Defaults, requested: &RequestedLimits) -> u32 {
-    let wish = requested.client_priority.as_deref().and_then(|text| text.trim().parse().ok());
-    wish.filter(|priority| *priority <= 1).or(defaults.client_priority).unwrap_or(0)
+    let wish = requested.client_priority.as_deref().and_then(|text| text.parse().ok());
+    wish.map(Priority::number).or(defaults.client_priority).unwrap_or(0)
 }
 
 /// The share of one context: at most the client's, and at most what the environment said when the
@@ -141,11 +127,11 @@ pub fn context_percentage(of_client: f64, requested: Option<&str>) -> f64 {
 
 /// `CUDA_DEVICE_MAX_CONNECTIONS`: 1 to 32 hardware queues.
 pub fn connections(text: &str) -> Option<u32> {
-    text.trim().parse().ok().filter(|number| (1..=32).contains(number))
+    DEVICE_MAX_CONNECTIONS.number(text).ok().map(|number| number as u32)
 }
 
 fn percentage(text: &str) -> Option<f64> {
-    text.trim().parse().ok().filter(|percent| *percent > 0.0 && *percent <= 100.0)
+    text.parse().ok().map(Percentage::percent)
 }
 
 #[cfg(test)]
@@ -189,8 +175,9 @@ mod tests {
         let guarded = |text: &str| {
             guard_mode(&RequestedLimits { guard: Some(text.into()), ..Default::default() })
         };
-        let modes = ["1", "strict", "0", "yes"].map(guarded);
-        assert_eq!(modes, [GuardMode::On, GuardMode::Strict, GuardMode::Off, GuardMode::Off]);
+        use GuardMode::{Off, On, Strict};
+        let modes = ["1", "on", "strict", "0", "yes"].map(guarded);
+        assert_eq!(modes, [On, On, Strict, Off, Off]);
     }
 
     #[test]
@@ -205,7 +192,8 @@ mod tests {
             client_priority: Some(priority.into()),
             ..Default::default()
         };
-        for (text, percent) in [("25", 25.0), ("75", 50.0), ("0", 50.0), ("x", 50.0), ("NaN", 50.0)]
+        for (text, percent) in
+            [("25", 25.0), (" 25%", 25.0), ("75", 50.0), ("0", 50.0), ("x", 50.0), ("NaN", 50.0)]
         {
             assert_eq!(active_thread_percentage(&defaults, &asks(text, "0")), percent, "{text}");
         }

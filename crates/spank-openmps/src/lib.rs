@@ -1,5 +1,5 @@
 //! A SPANK plugin: `srun`, `sbatch` and `salloc` get the options `--openmps-memory=4G` and
-//! `--openmps-sm=30`.
+//! `--openmps-sm-percent=30`.
 //!
 //! What they say of a job goes to its prolog (`openmps slurm prolog`, which makes it the job's
 //! limit), as `SPANK_OPENMPS_MEMORY` and `SPANK_OPENMPS_SM`; what they say of a step limits each of

@@ -3,7 +3,7 @@
 use std::ffi::{CStr, c_int};
 use std::sync::Mutex;
 
-use control::values::{MemoryLimit, Percentage};
+use settings::{Memory, Percentage};
 
 use crate::host::SpankOption;
 use crate::option;
@@ -13,10 +13,10 @@ pub(crate) const PERCENTAGE_VARIABLE: &CStr = c"CUDA_MPS_ACTIVE_THREAD_PERCENTAG
 const MEMORY_VARIABLE: &CStr = c"OPENMPS_MEMORY_LIMIT";
 
 const MEMORY: c_int = 0;
-const SM: c_int = 1;
+const SM_PERCENT: c_int = 1;
 
 /// The options, by the numbers that Slurm gives back.
-pub(crate) static OPTIONS: [SpankOption; 2] = [
+pub(crate) static OPTIONS: [SpankOption; 3] = [
     option(
         c"openmps-memory",
         c"SIZE",
@@ -24,11 +24,13 @@ pub(crate) static OPTIONS: [SpankOption; 2] = [
         MEMORY,
     ),
     option(
-        c"openmps-sm",
+        c"openmps-sm-percent",
         c"PERCENT",
         c"share of the GPU's multiprocessors, in per cent: of a job, or of each process of a step",
-        SM,
+        SM_PERCENT,
     ),
+    // Slurm has no hidden options.
+    option(c"openmps-sm", c"PERCENT", c"as --openmps-sm-percent", SM_PERCENT),
 ];
 
 /// What was given.
@@ -55,16 +57,16 @@ impl Asked {
 
     fn set(&mut self, place: c_int, value: &str) -> Result<(), String> {
         match place {
-            MEMORY => match value.parse::<MemoryLimit>() {
-                Ok(limit) if limit.is_none() => {
+            MEMORY => match value.parse::<Memory>() {
+                Ok(limit) if limit.bytes() == 0 => {
                     return Err("--openmps-memory: give more than nothing".to_owned());
                 }
                 Ok(limit) => self.memory = Some(limit.to_string()),
                 Err(error) => return Err(format!("--openmps-memory: {error}")),
             },
-            SM => match value.parse::<Percentage>() {
+            SM_PERCENT => match value.parse::<Percentage>() {
                 Ok(share) => self.percentage = Some(share.percent()),
-                Err(error) => return Err(format!("--openmps-sm: {error}")),
+                Err(error) => return Err(format!("--openmps-sm-percent: {error}")),
             },
             other => return Err(format!("option {other} is none of ours")),
         }
@@ -97,7 +99,7 @@ mod tests {
         let mut asked = Asked::default();
         assert!(asked.for_job().is_empty() && asked.for_task(Some("50")).is_empty());
         asked.set(MEMORY, "4g").unwrap();
-        asked.set(SM, "30").unwrap();
+        asked.set(SM_PERCENT, "30").unwrap();
         let job = [(c"OPENMPS_MEMORY", "4G".to_owned()), (c"OPENMPS_SM", "30".to_owned())];
         assert_eq!(asked.for_job(), job);
         let share = |has: Option<&str>| asked.for_task(has)[0].clone();
@@ -111,7 +113,9 @@ mod tests {
     #[test]
     fn nonsense_is_named() {
         let mut asked = Asked::default();
-        for (place, value) in [(MEMORY, "much"), (MEMORY, "0"), (SM, "0"), (SM, "101"), (7, "1")] {
+        for (place, value) in
+            [(MEMORY, "much"), (MEMORY, "0"), (SM_PERCENT, "0"), (SM_PERCENT, "101"), (7, "1")]
+        {
             assert!(asked.set(place, value).is_err(), "{place} {value}");
         }
         assert_eq!(asked, Asked::default());

@@ -18,6 +18,7 @@ use link::wire::daemon::{ClientSnapshot, DEPARTED_KEPT, Origin, Peer, ServerSnap
 use link::wire::fault::{Accused, FaultReport};
 use link::wire::group_socket::{Admission, GroupSocket};
 use link::wire::owner::Owner;
+use settings::Environment;
 
 use super::Core;
 use super::command::Pid;
@@ -59,10 +60,10 @@ pub enum Membership {
 
 impl Membership {
     /// What the daemon's environment says.
-    pub fn from_environment() -> Self {
-        match std::env::var(link::wire::shares::GROUP_BY_CGROUP_VARIABLE).as_deref() {
-            Ok("1") => Self::ByControlGroup,
-            _ => Self::ByName,
+    pub fn from_environment(variables: &mut Environment) -> Self {
+        match variables.is_on(&settings::GROUP_BY_CGROUP) {
+            true => Self::ByControlGroup,
+            false => Self::ByName,
         }
     }
 

@@ -7,8 +7,7 @@
 use std::str::SplitAsciiWhitespace;
 
 use link::printable_prefix;
-
-use crate::values::{DeviceRef, MemoryLimit, Percentage, Priority, ValueError};
+use settings::{DeviceRef, Memory, Percentage, Priority, ValueError};
 
 /// Of a word that is no command so much is repeated.
 const LONGEST_WORD: usize = 64;
@@ -48,11 +47,11 @@ pub enum Command {
     /// Print it.
     GetPercentage(Pid),
     /// Memory limit of servers to come.
-    SetDefaultMemoryLimit(Result<DeviceRef, ValueError>, Result<MemoryLimit, ValueError>),
+    SetDefaultMemoryLimit(Result<DeviceRef, ValueError>, Result<Memory, ValueError>),
     /// Print it.
     GetDefaultMemoryLimit(Result<DeviceRef, ValueError>),
     /// Memory limit of one server.
-    SetMemoryLimit(Pid, Result<DeviceRef, ValueError>, Result<MemoryLimit, ValueError>),
+    SetMemoryLimit(Pid, Result<DeviceRef, ValueError>, Result<Memory, ValueError>),
     /// Print it.
     GetMemoryLimit(Pid, Result<DeviceRef, ValueError>),
     /// Priority of clients to come.
@@ -190,8 +189,8 @@ impl<'a> Words<'a> {
     }
 
     /// A value; its absence is the error of an empty one.
-    fn value<T: std::str::FromStr<Err: Into<ValueError>>>(&mut self) -> Result<T, ValueError> {
-        let parsed = self.rest.next().unwrap_or("").parse().map_err(Into::into);
+    fn value<T: std::str::FromStr<Err = ValueError>>(&mut self) -> Result<T, ValueError> {
+        let parsed = self.rest.next().unwrap_or("").parse();
         if let Err(error) = &parsed {
             self.complain(format!("{}: {error}", self.name));
         }

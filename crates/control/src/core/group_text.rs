@@ -4,10 +4,9 @@
 use std::collections::BTreeMap;
 
 use link::wire::shares::{
-    GroupLimits, MAX_GROUPS, MAX_PROFILES, MOST_WEIGHT, MemoryLimit, check_name, check_profile_name,
+    GroupLimits, MAX_GROUPS, MAX_PROFILES, MemoryLimit, check_name, check_profile_name,
 };
-
-use crate::values::{DeviceRef, MemoryLimit as Size, Percentage};
+use settings::{DeviceRef, Memory, Percentage, WEIGHT, parse_memory_list};
 
 /// Reads profiles as groups are written: `NAME memory=4G sm-percent=30; ...`.
 ///
@@ -24,9 +23,6 @@ pub fn parse_profiles(text: &str) -> Result<Vec<GroupLimits>, String> {
     }
     Ok(profiles)
 }
-
-/// Limits of groups, in the daemon's environment.
-pub const GROUPS_VARIABLE: &str = "OPENMPS_GROUPS";
 
 /// Reads `NAME memory=4G sm-percent=30; NAME memory=0=1G,1=512M`: groups separated by semicolons,
 /// the first word of each its name.
@@ -45,7 +41,7 @@ pub fn parse_groups(text: &str) -> Result<Vec<GroupLimits>, String> {
             let wrong = |error: &dyn std::fmt::Display| format!("group {name}: {error}");
             match key {
                 "memory" if value.contains('=') => {
-                    let list = crate::values::parse_limit_list(value).map_err(|e| wrong(&e))?;
+                    let list = parse_memory_list(value).map_err(|e| wrong(&e))?;
                     for (device, size) in list {
                         let DeviceRef::Ordinal(device) = device else {
                             return Err(wrong(&"give devices by number"));
@@ -54,18 +50,15 @@ pub fn parse_groups(text: &str) -> Result<Vec<GroupLimits>, String> {
                     }
                 }
                 "memory" => {
-                    group.memory.push(limit(None, value.parse::<Size>().map_err(|e| wrong(&e))?));
+                    group.memory.push(limit(None, value.parse::<Memory>().map_err(|e| wrong(&e))?));
                 }
                 "sm-percent" => {
                     let share: Percentage = value.parse().map_err(|e| wrong(&e))?;
                     group.percentage = (share.percent() < 100.0).then_some(share.percent());
                 }
                 "weight" => {
-                    let weight = value.parse().ok();
-                    let weight = weight.filter(|weight| (1..=MOST_WEIGHT).contains(weight));
-                    group.weight = Some(weight.ok_or_else(|| {
-                        wrong(&format!("`{value}` is no weight: give 1 to {MOST_WEIGHT}"))
-                    })?);
+                    let weight = WEIGHT.number(value).map_err(|e| wrong(&e))?;
+                    group.weight = Some(weight as u32);
                 }
                 _ => {
                     return Err(wrong(&format!(
@@ -84,8 +77,8 @@ pub fn parse_groups(text: &str) -> Result<Vec<GroupLimits>, String> {
     Ok(groups.into_values().collect())
 }
 
-fn limit(device: Option<u32>, size: Size) -> MemoryLimit {
-    MemoryLimit { device, limit_bytes: (!size.is_none()).then(|| size.bytes()) }
+fn limit(device: Option<u32>, size: Memory) -> MemoryLimit {
+    MemoryLimit { device, limit_bytes: size.limit_bytes() }
 }
 
 #[cfg(test)]

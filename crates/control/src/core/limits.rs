@@ -5,9 +5,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use link::wire::daemon::{Defaults, ServerSnapshot};
+use settings::{DeviceRef, Memory, Percentage, Priority, Variables, parse_memory_list};
 
 use super::command::Command;
-use crate::values::{DeviceRef, MemoryLimit, Percentage, Priority, parse_limit_list};
 
 /// Limits of new clients.
 #[derive(Debug, Clone, PartialEq)]
@@ -16,7 +16,7 @@ pub struct Limits {
     pub percentage: Percentage,
     /// Memory per device; a device may be named twice, by ordinal and by UUID: the lower limit
     /// holds.
-    pub memory: BTreeMap<DeviceRef, MemoryLimit>,
+    pub memory: BTreeMap<DeviceRef, Memory>,
     /// Whose limits clients are told as the device's memory: those that `openmps limit` has set.
     pub told: BTreeSet<DeviceRef>,
     /// Client priority.
@@ -37,10 +37,13 @@ impl Default for Limits {
 impl Limits {
     /// Reads the `CUDA_MPS_*` variables of the daemon's environment. What cannot be read is left at
     /// its default and described in the returned lines, as the original does in its log.
-    pub fn from_environment(variable: impl Fn(&str) -> Option<String>) -> (Self, Vec<String>) {
+    pub fn from_environment<F>(variables: &Variables<F>) -> (Self, Vec<String>)
+    where
+        F: Fn(&str) -> Option<String>,
+    {
         let mut limits = Limits::default();
         let mut complaints = Vec::new();
-        if let Some(text) = variable("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE") {
+        if let Some(text) = variables.text(&settings::ACTIVE_THREAD_PERCENTAGE) {
             match text.parse() {
                 Ok(percentage) => limits.percentage = percentage,
                 Err(_) => complaints.push(
@@ -48,7 +51,7 @@ impl Limits {
                 ),
             }
         }
-        if let Some(text) = variable("CUDA_MPS_CLIENT_PRIORITY") {
+        if let Some(text) = variables.text(&settings::CLIENT_PRIORITY) {
             match text.parse() {
                 Ok(priority) => limits.priority = priority,
                 Err(_) => {
@@ -56,16 +59,16 @@ impl Limits {
                 }
             }
         }
-        // The guide uses both names.
-        for name in ["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "CUDA_MPS_DEVICE_MEM_LIMIT"] {
-            match variable(name).map(|text| parse_limit_list(&text)) {
-                None => {}
-                Some(Ok(list)) => {
-                    for (device, limit) in list {
-                        limits.set_memory(device, limit);
+        // The guide uses both names; the lowest limit holds, as for a client.
+        for setting in [settings::PINNED_DEVICE_MEM_LIMIT, settings::DEVICE_MEM_LIMIT] {
+            match parse_memory_list(&variables.text(&setting).unwrap_or_default()) {
+                Ok(list) => {
+                    for (device, limit) in list.into_iter().filter(|(_, it)| it.bytes() > 0) {
+                        let lowest = limits.memory.entry(device).or_insert(limit);
+                        *lowest = limit.min(*lowest);
                     }
                 }
-                Some(Err(error)) => complaints.push(format!("{name} is ignored: {error}")),
+                Err(error) => complaints.push(format!("{} is ignored: {error}", setting.variable)),
             }
         }
         (limits, complaints)
@@ -86,9 +89,9 @@ impl Limits {
 
     /// Sets or, with 0, removes the limit of a device, as the original's commands and variables do:
     /// it is not told.
-    pub fn set_memory(&mut self, device: DeviceRef, limit: MemoryLimit) {
+    pub fn set_memory(&mut self, device: DeviceRef, limit: Memory) {
         self.told.remove(&device);
-        if limit.is_none() {
+        if limit.bytes() == 0 {
             self.memory.remove(&device);
         } else {
             self.memory.insert(device, limit);
@@ -96,9 +99,9 @@ impl Limits {
     }
 
     /// The same, told.
-    pub(super) fn set_told_memory(&mut self, device: DeviceRef, limit: MemoryLimit) {
+    pub(super) fn set_told_memory(&mut self, device: DeviceRef, limit: Memory) {
         self.set_memory(device.clone(), limit);
-        if !limit.is_none() {
+        if limit.bytes() > 0 {
             self.told.insert(device);
         }
     }
@@ -144,17 +147,32 @@ mod tests {
 
     #[test]
     fn environment_is_read_and_bad_values_are_reported() {
-        let (limits, complaints) = Limits::from_environment(|name| match name {
+        let variables = Variables::new(|name: &str| match name {
             "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE" => Some("500".into()),
             "CUDA_MPS_CLIENT_PRIORITY" => Some("1".into()),
             "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT" => Some("0=1G".into()),
             "CUDA_MPS_DEVICE_MEM_LIMIT" => Some("nonsense".into()),
             _ => None,
         });
+        let (limits, complaints) = Limits::from_environment(&variables);
         assert_eq!(limits.percentage, Percentage::ALL);
         assert_eq!(limits.priority, Priority::BelowNormal);
         assert_eq!(limits.memory.len(), 1);
         assert_eq!(complaints.len(), 2, "{complaints:?}");
+    }
+
+    #[test]
+    fn of_two_variables_the_lowest_limit_holds() {
+        let variables = Variables::new(|name: &str| match name {
+            "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE" => Some(" 50% ".into()),
+            "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT" => Some("0=1G,0=3G,1=512K".into()),
+            "CUDA_MPS_DEVICE_MEM_LIMIT" => Some("0=2G,1=0".into()),
+            _ => None,
+        });
+        let (limits, complaints) = Limits::from_environment(&variables);
+        assert_eq!((limits.percentage.percent(), complaints), (50.0, Vec::new()));
+        let defaults = limits.for_server(&ServerSnapshot::default());
+        assert_eq!(defaults.pinned_device_mem_limits_bytes, [(0, 1 << 30), (1, 512 << 10)]);
     }
 
     #[test]

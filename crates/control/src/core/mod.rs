@@ -50,7 +50,7 @@ use clients::{Clients, Membership, Who};
 use command::Pid;
 pub use events::{ConnectionId, Effect, Event, Message, ServerExit};
 pub use limits::Limits;
-pub use provision::PREWARM_VARIABLE;
+pub use settings::Provisioning;
 use shell::Ask;
 
 /// Time since the daemon started, as the caller measured it.
@@ -86,19 +86,6 @@ const MAX_SERVERS_OF_ONE: usize = 8;
 /// How long others wait for a server without clients to end, which was asked to. An honest one
 /// takes a second or two, and has nothing to lose; one that stands still never ends.
 const IDLE_END_LIMIT: Duration = Duration::from_secs(10);
-
-/// Whose clients get a server when.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Provisioning {
-    /// One server at a time; another user's clients wait until the first user's have left: the
-    /// original's rule.
-    #[default]
-    OneUserAtATime,
-    /// One server of the daemon's user for everybody (`-multiuser-server`).
-    Multiuser,
-    /// A server per user at the same time; the device is time-sliced between them.
-    Concurrent,
-}
 
 /// What the daemon is.
 #[derive(Debug, Clone)]

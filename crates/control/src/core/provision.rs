@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use link::printable_prefix;
 use link::wire::daemon::{Peer, ServerSnapshot, ServerStatus, ShutdownMode, ToDaemon};
 use link::wire::owner::Owner;
+use settings::{User, parse_users};
 
 use super::clients::{ClientRecord, Who};
 use super::command::{Pid, ShutdownKind};
@@ -28,10 +29,6 @@ const MAX_CLIENTS_REACHED: u32 = 809;
 const LONGEST_DEBUGGER_NAME: usize = 64;
 /// What a stop by signal gives clients to finish; service managers kill after a time of their own.
 const SIGNAL_QUIT_LIMIT: Now = Now::from_secs(10);
-
-/// Users whose servers start with the daemon: ids with commas between them, or `self` for the
-/// daemon's own.
-pub const PREWARM_VARIABLE: &str = "OPENMPS_PREWARM";
 
 impl Core {
     /// Whose server serves this user.
@@ -596,18 +593,16 @@ impl Core {
     }
 
     /// Has servers started before any client comes, so that the first one does not wait for a
-    /// driver and a context: of the users that [`PREWARM_VARIABLE`] lists. They start with the
+    /// driver and a context: of the users that `OPENMPS_PREWARM` lists. They start with the
     /// first event. Returns what was wrong with the list.
     pub fn prewarm(&mut self, users: &str) -> Vec<String> {
         let mut complaints = Vec::new();
-        for user in users.split(',').map(str::trim).filter(|user| !user.is_empty()) {
-            let uid = match user {
-                "self" => Ok(self.config.daemon_uid),
-                number => number.parse().map_err(|_| "it must be user ids, or self".to_owned()),
-            };
-            if let Err(why) = uid.and_then(|uid| self.start_server(uid)) {
-                complaints.push(format!("{PREWARM_VARIABLE} names {user}: {why}"));
-            }
+        for user in parse_users(users) {
+            let started = user.map_err(|error| error.to_string()).and_then(|user| match user {
+                User::Own => self.start_server(self.config.daemon_uid),
+                User::Id(uid) => self.start_server(uid),
+            });
+            complaints.extend(started.err().map(|why| format!("OPENMPS_PREWARM: {why}")));
         }
         complaints
     }

@@ -14,13 +14,13 @@ use link::wire::shares::{
     NewLimits, Reservation, ServerChange, Target, Who, check_name, limits_of_group,
 };
 use link::wire::ui::UiReply;
+use settings::{DeviceRef, Memory, Percentage, ValueError};
 
 use super::clients::{ClientRecord, Group};
 use super::command::Pid;
-use super::group_text::{GROUPS_VARIABLE, parse_groups};
+use super::group_text::parse_groups;
 use super::shell::AskKind;
 use super::{ConnectionId, Core, Effect, Message, Now, Provisioning};
-use crate::values::{DeviceRef, MemoryLimit as Size, Percentage};
 
 /// What a front end asks for.
 #[derive(Debug, Clone)]
@@ -95,12 +95,9 @@ impl Core {
             return Err(format!("weight {weight} is none: give 1 to {MOST_WEIGHT}"));
         }
         let share: Option<Percentage> = match percentage {
-            Some(percent) => Some(
-                percent
-                    .to_string()
-                    .parse()
-                    .map_err(|error: crate::values::ValueError| error.to_string())?,
-            ),
+            Some(percent) => {
+                Some(percent.to_string().parse().map_err(|error: ValueError| error.to_string())?)
+            }
             None => None,
         };
         let clients = |who| ServerChange::Clients { who, limits };
@@ -208,7 +205,7 @@ impl Core {
                 server.limits.percentage = share;
             }
             if let Some(MemoryLimit { device, limit_bytes }) = memory {
-                let size = Size::from_bytes(limit_bytes.unwrap_or(0));
+                let size = Memory::from_bytes(limit_bytes.unwrap_or(0));
                 let all = 0..server.snapshot.devices.len() as u32;
                 for index in all.filter(|index| device.is_none_or(|wanted| wanted == *index)) {
                     server.limits.set_told_memory(DeviceRef::Ordinal(index), size);
@@ -379,7 +376,7 @@ impl Core {
         let mut complaints = Vec::new();
         match parse_groups(text) {
             Ok(groups) => self.groups = groups,
-            Err(error) => complaints.push(format!("{GROUPS_VARIABLE} is ignored: {error}")),
+            Err(error) => complaints.push(format!("OPENMPS_GROUPS is ignored: {error}")),
         }
         complaints
     }

@@ -9,13 +9,13 @@ use link::wire::daemon::{DeviceSnapshot, Namespaces, Peer, ServerStatus};
 use link::wire::owner::Owner;
 use link::wire::shares::ChangeReport;
 use link::{printable, printable_prefix};
+use settings::{DeviceRef, ValueError};
 
 use super::command::{Command, ParsedLine, Pid, TableFormat, parse_line};
 use super::shares::Change;
 use super::{
     ANSWER_LIMIT, ConnectionId, Core, Effect, Limits, Message, Now, STATE_ANSWER_LIMIT, Server,
 };
-use crate::values::{DeviceRef, ValueError};
 
 /// Of a command so much goes to the log.
 const LOGGED_CHARACTERS: usize = 256;

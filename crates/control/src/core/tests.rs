@@ -120,7 +120,7 @@ fn servers_of_listed_users_start_with_the_daemon() {
     world.event(Event::Tick);
     world.replay("--- get_server_list\n975\n976\n");
     let complaints = world.core.prewarm("alice");
-    assert!(complaints[0].contains("names alice"), "{complaints:?}");
+    assert!(complaints[0].contains("alice"), "{complaints:?}");
     let mut world = World::new(Provisioning::Concurrent, ALICE);
     assert!(world.core.prewarm("0")[0].contains("Insufficient privileges"));
 }

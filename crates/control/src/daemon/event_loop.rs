@@ -12,10 +12,11 @@ use link::socket::{Connection as Socket, Listener, SocketError};
 use link::wire::daemon::ToServer;
 use link::wire::group_socket::{GroupSocket, SocketDomain};
 use link::wire::owner::Owner;
-use link::wire::shares::{GroupLimits, PROFILES_VARIABLE, profile_group};
+use link::wire::shares::{GroupLimits, profile_group};
 use link::wire::ui::UiReply;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Signal, pidfd_send_signal};
+use settings::{Environment, Variables};
 
 use super::claim::Claim;
 use super::client_processes::ClientProcesses;
@@ -29,10 +30,9 @@ use super::server_log::ServerLog;
 use super::servers::{Handed, Heard, ServerProcess, Unreaped};
 use super::signals::{Signals, came};
 use super::{Options, StartError};
-use crate::core::PREWARM_VARIABLE;
 use crate::core::clients::{Membership, Who};
 use crate::core::command::Pid;
-use crate::core::group_text::{GROUPS_VARIABLE, parse_profiles};
+use crate::core::group_text::parse_profiles;
 use crate::core::{Config, ConnectionId, Core, Effect, Event, Limits};
 use crate::directories::Directories;
 use crate::trusted_path::PathError;
@@ -62,23 +62,24 @@ pub fn run(options: Options) -> Result<u8, StartError> {
     });
     let _metrics = metrics.transpose()?;
     let (log, server_log) = open_logs(&options);
-    let (limits, mut complaints) = Limits::from_environment(|name| std::env::var(name).ok());
+    let mut variables = Variables::of_environment();
+    let (limits, mut complaints) = Limits::from_environment(&variables);
     let config = Config {
         daemon_pid: std::process::id(),
         daemon_uid: own_uid(),
         daemon_gid: rustix::process::getegid().as_raw(),
         provisioning: options.provisioning,
         ready_devices: options.ready_devices.clone(),
-        membership: Membership::from_environment(),
+        membership: Membership::from_environment(&mut variables),
     };
     let client_processes =
         ClientProcesses::new().map_err(StartError::system("watch the processes of clients"))?;
     let mut core = Core::new(config, limits);
-    if let Ok(text) = std::env::var(GROUPS_VARIABLE) {
+    if let Some(text) = variables.text(&settings::GROUPS) {
         complaints.extend(core.set_groups(&text));
     }
     let mut group_sockets = GroupSockets::default();
-    match profiles(&options.directories) {
+    match profiles(&variables, &options.directories) {
         Ok(profiles) => {
             for (socket, _) in &profiles {
                 let opened = group_sockets.open(socket, options.directories.pipe());
@@ -86,11 +87,12 @@ pub fn run(options: Options) -> Result<u8, StartError> {
             }
             core.add_profiles(profiles);
         }
-        Err(error) => complaints.push(format!("{PROFILES_VARIABLE} is ignored: {error}")),
+        Err(error) => complaints.push(format!("OPENMPS_PROFILES is ignored: {error}")),
     }
-    if let Ok(users) = std::env::var(PREWARM_VARIABLE) {
+    if let Some(users) = variables.text(&settings::PREWARM) {
         complaints.extend(core.prewarm(&users));
     }
+    complaints.append(&mut variables.complaints);
     let prepared = crate::prepared::take(&options.directories, own_uid());
     for line in core.prepare(&prepared) {
         complaints.push(format!("What was set before the start is ignored: {line}"));
@@ -112,8 +114,8 @@ pub fn run(options: Options) -> Result<u8, StartError> {
     daemon.log_start(&complaints, &prepared);
     // Its command has said so to whoever started it.
     let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
-    for unknown in crate::variables::unknown(names) {
-        daemon.log.write(&format!("Warning: {unknown}"));
+    for unknown in settings::unknown(names) {
+        daemon.log.write(&format!("Warning: {}", link::printable(&unknown)));
     }
     if background {
         announce().map_err(StartError::system("detach from the terminal"))?;
@@ -130,8 +132,11 @@ pub fn run(options: Options) -> Result<u8, StartError> {
 }
 
 /// The sockets of the environment's profiles, and their limits.
-fn profiles(directories: &Directories) -> Result<Vec<(GroupSocket, GroupLimits)>, String> {
-    let text = std::env::var(PROFILES_VARIABLE).unwrap_or_default();
+fn profiles(
+    variables: &Environment,
+    directories: &Directories,
+) -> Result<Vec<(GroupSocket, GroupLimits)>, String> {
+    let text = variables.text(&settings::PROFILES).unwrap_or_default();
     let profiles = parse_profiles(&text)?.into_iter().map(|profile| {
         let directory = directories.profile(&profile.name);
         let limits = GroupLimits { name: profile_group(&profile.name, "*"), ..profile };

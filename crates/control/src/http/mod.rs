@@ -1,14 +1,13 @@
 //! As much of HTTP as the metrics and the page of `openmps top --web` need.
 
-mod address;
 mod request;
 mod serving;
 
 use std::rc::Rc;
 
-pub use address::{Address, AddressError};
 pub use request::Request;
 pub use serving::{Listener, Reach, Site, Socket, answer_all, listen};
+pub use settings::Address;
 
 /// Content type of messages.
 pub const PLAIN: &str = "text/plain; charset=utf-8";

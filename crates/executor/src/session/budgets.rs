@@ -5,14 +5,11 @@
 //! session had in another executor is counted, and not refused.
 
 use executor_link::log::log_server;
-use link::memory_limits::parse_size_bytes;
 use link::wire::owner::Owner;
 use policy::budgets::{Budget, Part};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-/// Names how much memory one user's pinned regions may have, as `64G`.
-pub(crate) const PINNED_LIMIT_VARIABLE: &str = "OPENMPS_PINNED_LIMIT";
 /// What the kernel allows where it does not say.
 const USUAL_MAPPINGS: u64 = 65_530;
 /// A region splits the reserved addresses around it.
@@ -67,18 +64,8 @@ impl Budgets {
         let mappings = mappings.and_then(|text| text.trim().parse().ok()).unwrap_or(USUAL_MAPPINGS);
         let system = rustix::system::sysinfo();
         let host_bytes = (system.totalram as u64).saturating_mul(system.mem_unit.into());
-        let limit =
-            std::env::var(PINNED_LIMIT_VARIABLE).ok().filter(|text| !text.trim().is_empty());
-        let most_of_one = limit.and_then(|text| {
-            let bytes = parse_size_bytes(text.trim()).ok();
-            if bytes.is_none() {
-                log_server!(
-                    "{PINNED_LIMIT_VARIABLE}={text} is no amount of memory, as in 64G; ignored"
-                );
-            }
-            bytes
-        });
-        let most_of_one = most_of_one.unwrap_or(u64::MAX);
+        let limit = crate::setting(|variables| variables.memory_bytes(&settings::PINNED_LIMIT));
+        let most_of_one = limit.unwrap_or(u64::MAX);
         Arc::new(Self {
             mappings: Mutex::new(Budget::new(mappings / PART_FOR_REGIONS, Part::HALF, u64::MAX)),
             // A program may want to pin most of the machine's memory, as it could natively.
@@ -176,7 +163,7 @@ impl Holding {
         if !lock(&of.pinned_bytes).take(owner, pinned_bytes) {
             lock(&of.mappings).give_back(owner, MAPPINGS_OF_REGION);
             return Some(format!(
-                "{owner} has as much pinned memory as one may have ({PINNED_LIMIT_VARIABLE})"
+                "{owner} has as much pinned memory as one may have (OPENMPS_PINNED_LIMIT)"
             ));
         }
         self.mappings += MAPPINGS_OF_REGION;

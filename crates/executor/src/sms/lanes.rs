@@ -11,20 +11,18 @@
 
 use super::partition::{Partition, describe, device_resource};
 use crate::context::Context;
-use executor_link::log::log_server;
 use std::iter;
 use std::sync::Arc;
 
-/// Beside the primary context. None: launches with a wait gain by them, and PyTorch loses
-/// (docs/performance.md).
+/// How many there are beside the primary context. None unless set otherwise: launches with a wait
+/// gain by them, and PyTorch loses (docs/performance.md).
 ///
 /// On an H200 each takes some 5 MiB of memory, in the executor and in its standby, and more
 /// than 4 gain little: launches with a wait of 8 clients, thousand/s: 579 with none, 753 with 3,
 /// 798 with 4, 807 with 7.
-const GREEN_LANES: usize = 0;
-/// Another number of them, up to [`MOST_GREEN_LANES`]. Read when an executor starts.
-const LANES_VARIABLE: &str = "OPENMPS_LANES";
-const MOST_GREEN_LANES: usize = 32;
+fn wanted_lanes() -> usize {
+    crate::setting(|variables| variables.number(&settings::LANES))
+}
 
 /// A session's lane, which it leaves by dropping this.
 #[derive(Clone, Debug, Default)]
@@ -67,15 +65,6 @@ impl Lanes {
         let least = self.all.iter().min_by_key(|lane| Arc::strong_count(&lane.member));
         least.cloned().unwrap_or_default()
     }
-}
-
-fn wanted_lanes() -> usize {
-    let Some(word) = std::env::var_os(LANES_VARIABLE) else { return GREEN_LANES };
-    let number = word.to_str().and_then(|word| word.trim().parse().ok());
-    number.filter(|number| *number <= MOST_GREEN_LANES).unwrap_or_else(|| {
-        log_server!("{LANES_VARIABLE} is {word:?}, but can be a number up to {MOST_GREEN_LANES}");
-        GREEN_LANES
-    })
 }
 
 #[cfg(test)]

@@ -29,16 +29,12 @@ use crate::objects::stream::is_same;
 use crate::session::failure::Failure;
 use crate::session::state::State;
 use crate::turns::costs::Piece;
-use executor_link::log::log_server;
 use link::ring::Command;
 use link::wire::command::{Header, Launch, NO_CALL, Opcode};
 use zerocopy::FromBytes;
 
 /// Streams of a session that have chains.
 const MOST_STREAMS: usize = 16;
-
-/// `on` or `off`, read when an executor starts.
-const BATCHING_VARIABLE: &str = "OPENMPS_BATCHING";
 
 /// Whether launches are submitted together at all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -51,16 +47,11 @@ pub(crate) enum Batching {
 }
 
 impl Batching {
-    /// What the environment says.
+    /// What the environment says when an executor starts.
     pub(crate) fn from_environment() -> Self {
-        let word = std::env::var_os(BATCHING_VARIABLE).unwrap_or_default();
-        match word.as_encoded_bytes() {
-            b"off" => Self::Off,
-            b"on" | b"" => Self::On,
-            _ => {
-                log_server!("{BATCHING_VARIABLE} is {word:?}, but can be `on` or `off`; it is on");
-                Self::On
-            }
+        match crate::setting(|variables| variables.is_on(&settings::BATCHING)) {
+            true => Self::On,
+            false => Self::Off,
         }
     }
 }

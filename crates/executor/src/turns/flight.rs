@@ -8,7 +8,6 @@
 //! of a session that is busy costs one load, and none is followed by a call to the driver.
 
 use crate::session::state::State;
-use executor_link::log::log_server;
 use link::session_memory::SessionMemory;
 use link::spin::{self, Cores};
 use policy::turns::priorities::Class;
@@ -20,10 +19,6 @@ use std::time::Duration;
 const LOOK: Duration = Duration::from_millis(1);
 /// As long as others are busy, it makes no difference to them when one of many is no more.
 const LOOK_RAREST: u32 = 32;
-
-/// How many clients may be busy before nobody spins any more: a number. Read when an executor
-/// starts.
-const SPIN_CLIENTS_VARIABLE: &str = "OPENMPS_SPIN_CLIENTS";
 
 /// How many clients may be busy before there are no cores for threads that spin. Each of them has
 /// two: its own, and its session's.
@@ -42,13 +37,11 @@ impl Default for SpinClients {
 }
 
 impl SpinClients {
-    /// What the environment says.
+    /// What the environment says when an executor starts.
     fn from_environment() -> Self {
-        let Some(word) = std::env::var_os(SPIN_CLIENTS_VARIABLE) else { return Self::default() };
-        word.to_str().and_then(|word| word.parse().ok()).map(Self).unwrap_or_else(|| {
-            log_server!("{SPIN_CLIENTS_VARIABLE} is {word:?}, but can be a number of clients only");
-            Self::default()
-        })
+        let number = |text: &str| settings::SPIN_CLIENTS.number(text);
+        let set = crate::setting(|variables| variables.value(&settings::SPIN_CLIENTS, number));
+        set.map_or_else(Self::default, |clients| Self(clients as u32))
     }
 
     /// Of so many cores. Who sets more clients than there are does not have plenty for them.

@@ -11,9 +11,7 @@ use link::wire::attach::{ClientHello, DeviceInfo, HelloReply, Refusal, Welcome};
 use link::wire::daemon::{Namespaces, Origin, Peer};
 use link::wire::group_socket::{Admission, SocketDomain};
 use link::wire::owner::Owner;
-use link::wire::shares::{
-    GROUP_BY_CGROUP_VARIABLE, NameError, PROFILE_GROUP_PREFIX, check_name, limits_of_group,
-};
+use link::wire::shares::{NameError, PROFILE_GROUP_PREFIX, check_name, limits_of_group};
 use policy::domains::{Domain, Grouping, Key, checked_name};
 use policy::limits::{MemoryBound, active_thread_percentage, latency_class};
 use policy::sms::partitions::HEADROOM;
@@ -35,9 +33,10 @@ pub(crate) enum Membership {
 impl Membership {
     /// What the daemon's environment says.
     pub(crate) fn from_environment() -> Self {
-        match std::env::var(GROUP_BY_CGROUP_VARIABLE).as_deref() {
-            Ok("1") => Self::ByCgroup,
-            _ => Self::ByName,
+        // The daemon says what is wrong with it.
+        match settings::Variables::of_environment().is_on(&settings::GROUP_BY_CGROUP) {
+            true => Self::ByCgroup,
+            false => Self::ByName,
         }
     }
 }

@@ -7,15 +7,12 @@
 
 use crate::is_printable;
 use serde::{Deserialize, Serialize};
+pub use settings::{MOST_WEIGHT, Total};
 
-/// Set to 1 in the daemon's environment, it makes each cgroup a group.
-pub const GROUP_BY_CGROUP_VARIABLE: &str = "OPENMPS_GROUP_BY_CGROUP";
 /// Longest name of a group or a reservation, in bytes; a cgroup's path is a name.
 pub const MAX_NAME_BYTES: usize = 512;
 /// Groups with limits, at most.
 pub const MAX_GROUPS: usize = 256;
-/// The largest weight.
-pub const MOST_WEIGHT: u32 = 1000;
 /// Reservations, at most.
 pub const MAX_RESERVATIONS: usize = 64;
 
@@ -73,18 +70,6 @@ pub enum Target {
     Server(u32),
     /// All clients of this user, and those to come.
     User(u32),
-}
-
-/// What a program is told as the memory of a device (`cuMemGetInfo`, `cuDeviceTotalMem`) where a
-/// limit holds for it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Total {
-    /// What the device has, as the original tells it.
-    #[default]
-    Device,
-    /// The limit.
-    Limit,
 }
 
 /// How much device memory; a later one of the same device replaces it.
@@ -166,8 +151,6 @@ pub fn check_profile_name(name: &str) -> Result<(), NameError> {
     Ok(())
 }
 
-/// Profiles with their limits, in the daemon's environment, written as groups are.
-pub const PROFILES_VARIABLE: &str = "OPENMPS_PROFILES";
 /// Directory of the profiles' own directories, in the pipe directory.
 pub const PROFILES_DIRECTORY: &str = "profiles";
 /// What containers without a profile use: the daemon's own socket.

@@ -11,7 +11,7 @@ use crate::environment::client_variables;
 use crate::installation::{DriverWish, library_directory, native_driver};
 
 /// Of each process.
-pub(crate) const PERCENTAGE_VARIABLE: &str = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE";
+pub(crate) const PERCENTAGE_VARIABLE: &str = settings::ACTIVE_THREAD_PERCENTAGE.variable;
 
 /// Variables of a task. `percentage`: of the SMs, for each of its processes, where the batch system
 /// does not set it itself.

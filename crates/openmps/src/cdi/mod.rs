@@ -20,7 +20,7 @@ use clap::{Args, ValueEnum};
 use control::core::group_text::parse_profiles;
 use control::directories::Directories;
 use control::trusted_path::{Directory, Missing, Trust};
-use link::wire::shares::PROFILES_VARIABLE;
+use settings::Variables;
 
 use crate::installation::library_directory;
 use spec::{LibrarySearch, Specification};
@@ -55,8 +55,8 @@ enum Language {
 /// # Errors
 /// No library directory, a wrong profile, a file that cannot be written.
 pub(crate) fn cdi(options: &Cdi) -> anyhow::Result<ExitCode> {
-    let text = std::env::var(PROFILES_VARIABLE).unwrap_or_default();
-    let profiles = parse_profiles(&text).map_err(anyhow::Error::msg).context(PROFILES_VARIABLE)?;
+    let text = Variables::of_environment().text(&settings::PROFILES).unwrap_or_default();
+    let profiles = parse_profiles(&text).map_err(anyhow::Error::msg).context("OPENMPS_PROFILES")?;
     let directories = Directories::from_environment();
     let profiles: Vec<_> = profiles
         .into_iter()

@@ -30,8 +30,8 @@ const QUEUE_AGAIN: u8 = 2;
 
 /// Give Torque or PBS jobs MPS: to be called by the prologue and the epilogue of its nodes.
 ///
-/// Jobs of `qsub -A "MPS=true"` run under OpenMPS, with `-A "MPS=true,sm=30,memory=4G"` with a
-/// share; others are left alone. See docs/pbs.md.
+/// Jobs of `qsub -A "MPS=true"` run under OpenMPS, with a share where they say
+/// `-A "MPS=true,sm-percent=30,memory=4G"`; others are left alone. See docs/pbs.md.
 #[derive(Debug, Args)]
 pub(crate) struct Pbs {
     #[command(subcommand)]

@@ -13,10 +13,9 @@
 //! | 9 | | **account** |
 //! | 10 | | exit status |
 
-use control::values::{MemoryLimit, Percentage, ValueError};
-
 use crate::batch::Job;
 use crate::batch::gpus::{Gpus, GpusError};
+use settings::{Memory, Percentage, ValueError};
 
 /// What matters of a script's arguments.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -75,11 +74,12 @@ pub(super) fn name_of(id: &str) -> String {
     format!("pbs-{id}")
 }
 
-/// What an account asks for: `MPS=true,sm=30,memory=4G`, perhaps with other words for accounting.
+/// What an account asks for: `MPS=true,sm-percent=30,memory=4G`, perhaps with other words for
+/// accounting.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Account {
     percentage: Option<Percentage>,
-    memory: Option<MemoryLimit>,
+    memory: Option<Memory>,
 }
 
 impl Account {
@@ -90,10 +90,12 @@ impl Account {
 
     /// Reads the shares.
     pub(super) fn parse(account: &str) -> Result<Self, ValueError> {
+        let is_share =
+            |key: &str| ["sm-percent", "sm"].iter().any(|name| key.eq_ignore_ascii_case(name));
         let mut read = Account { percentage: None, memory: None };
         for word in account.split([',', ';', ' ']) {
             match word.split_once('=') {
-                Some((key, value)) if key.eq_ignore_ascii_case("sm") => {
+                Some((key, value)) if is_share(key) => {
                     read.percentage = Some(value.parse()?);
                 }
                 Some((key, value)) if key.eq_ignore_ascii_case("memory") => {
@@ -113,7 +115,7 @@ impl Account {
             uid,
             gpus,
             percentage: percentage.filter(|percentage| *percentage < 100.0),
-            memory_bytes: self.memory.filter(|limit| !limit.is_none()).map(MemoryLimit::bytes),
+            memory_bytes: self.memory.and_then(Memory::limit_bytes),
             shards_per_gpu: None,
             refusal: None,
         }
@@ -163,7 +165,7 @@ mod tests {
         for (account, asks, percentage, memory) in [
             ("MPS=true", true, None, None),
             ("mps=TRUE", true, None, None),
-            ("physics,MPS=true,sm=30,memory=4G", true, Some(30.0), Some(4 << 30)),
+            ("physics,MPS=true,sm-percent=30,memory=4G", true, Some(30.0), Some(4 << 30)),
             ("MPS=true;sm=100;memory=0", true, None, None),
             ("physics", false, None, None),
             ("MPS=false", false, None, None),
@@ -191,7 +193,7 @@ mod tests {
     /// The account is the user's word.
     #[test]
     fn mutated_texts_of_torque() {
-        let accounts = ["physics,MPS=true,sm=30,memory=4G", "MPS=true;sm=12.5;memory=512M"];
+        let accounts = ["physics,MPS=true,sm-percent=30,memory=4G", "MPS=true;sm=12.5;memory=512M"];
         crate::mutated::fuzz("torque", &accounts, |account| {
             Account::asks_for_mps(account);
             let script = Script { id: "1".into(), user: "ann".into(), account: account.into() };

@@ -10,12 +10,11 @@
 //! | `SLURM_JOB_GRES` | some | the resources as text |
 //! | `SPANK_OPENMPS_SM`, `SPANK_OPENMPS_MEMORY` | prolog | what the options of the SPANK plugin asked for |
 
-use control::values::{MemoryLimit, Percentage};
-
 use super::tres;
 use crate::batch::Job;
 use crate::batch::gpus::{Gpus, GpusError};
 use crate::batch::task::PERCENTAGE_VARIABLE;
+use settings::{Memory, Percentage};
 
 /// What `CUDA_VISIBLE_DEVICES` says where a job has no GPU.
 const NO_DEVICES: &str = "NoDevFiles";
@@ -141,24 +140,24 @@ impl Request {
             return Ok(None);
         }
         let sm = sm.as_deref().map(str::parse::<Percentage>).transpose();
-        let memory = memory.as_deref().map(str::parse::<MemoryLimit>).transpose();
+        let memory = memory.as_deref().map(str::parse::<Memory>).transpose();
         // The user's mistakes, which are no reason to drain the node.
         let mistake =
             |option: &str, error: &dyn std::fmt::Display| format!("--openmps-{option}: {error}");
         let refusal = match (&sm, &memory) {
-            (Err(error), _) => Some(mistake("sm", error)),
+            (Err(error), _) => Some(mistake("sm-percent", error)),
             (_, Err(error)) => Some(mistake("memory", error)),
             _ => None,
         };
         let asked = sm.ok().flatten().map(Percentage::percent);
         let percentage = [of_shares, asked].into_iter().flatten().reduce(f64::min);
-        let memory = memory.ok().flatten().filter(|limit| !limit.is_none());
+        let memory = memory.ok().flatten();
         Ok(Some(Job {
             name: self.name(),
             uid: self.uid,
             gpus: self.gpus.clone(),
             percentage: percentage.filter(|percentage| *percentage < 100.0),
-            memory_bytes: memory.map(MemoryLimit::bytes),
+            memory_bytes: memory.and_then(Memory::limit_bytes),
             shards_per_gpu: match self.shares {
                 Shares::Shards(_) => settings.shards_per_gpu,
                 Shares::Whole | Shares::Percentage(_) => None,

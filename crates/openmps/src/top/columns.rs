@@ -336,7 +336,7 @@ mod tests {
             shown[..7],
             ["0", "1023", "1.0K", "999.0M", "1.0G", "4.0G", "5.0T"].map(str::to_owned)
         );
-        let read = shown[3].parse::<control::values::MemoryLimit>().unwrap();
+        let read = shown[3].parse::<settings::Memory>().unwrap();
         assert_eq!(read.bytes(), 999 << 20);
         let ages = [999, 1000, 999_999, 1_500_000, 99_000_000, 150_000_000, 8_000_000_000];
         assert_eq!(ages.map(age), ["999us", "1ms", "999ms", "1.5s", "99.0s", "2m", "2h"]);

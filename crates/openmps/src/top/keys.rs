@@ -1,8 +1,8 @@
 //! What keys do: they change what is shown, and ask for actions, each after a question.
 
-use control::values::{MemoryLimit as Size, Percentage};
-use link::wire::shares::{MOST_WEIGHT, MemoryLimit, NewLimits};
+use link::wire::shares::{MemoryLimit, NewLimits};
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+use settings::{Memory, Percentage, WEIGHT};
 
 use super::columns::{short, short_command};
 use super::model::{Direction, Row, Scene, SortKey};
@@ -111,25 +111,25 @@ fn words(limits: &NewLimits) -> String {
     all.join(", ")
 }
 
-/// Reads `memory=4G sm=50 weight=2`, of which any may be missing.
+/// Reads `memory=4G sm-percent=50 weight=2`, of which any may be missing.
 fn read_limits(text: &str, gpu: u32) -> Result<NewLimits, String> {
     let mut limits = NewLimits::default();
     for word in text.split_whitespace() {
         let (name, value) = word.split_once('=').unwrap_or((word, ""));
         match name {
             "memory" => {
-                let size: Size = value.parse().map_err(|error| format!("memory: {error}"))?;
-                let limit_bytes = (!size.is_none()).then(|| size.bytes());
-                limits.memory = Some(MemoryLimit { device: Some(gpu), limit_bytes });
+                let size: Memory = value.parse().map_err(|error| format!("memory: {error}"))?;
+                limits.memory =
+                    Some(MemoryLimit { device: Some(gpu), limit_bytes: size.limit_bytes() });
             }
-            "sm" => {
-                let share: Percentage = value.parse().map_err(|error| format!("sm: {error}"))?;
+            "sm-percent" | "sm" => {
+                let share: Percentage =
+                    value.parse().map_err(|error| format!("sm-percent: {error}"))?;
                 limits.percentage = Some(share.percent());
             }
             "weight" => {
-                let weight = value.parse().ok().filter(|weight| (1..=MOST_WEIGHT).contains(weight));
-                let wrong = || format!("weight: give 1 to {MOST_WEIGHT}");
-                limits.weight = Some(weight.ok_or_else(wrong)?);
+                let weight = WEIGHT.number(value).map_err(|error| format!("weight: {error}"))?;
+                limits.weight = Some(weight as u32);
             }
             _ => return Err(format!("`{word}`: {LIMITS_ARE}")),
         }
@@ -140,7 +140,7 @@ fn read_limits(text: &str, gpu: u32) -> Result<NewLimits, String> {
     Ok(limits)
 }
 
-const LIMITS_ARE: &str = "give memory=4G, sm=50 or weight=2";
+const LIMITS_ARE: &str = "give memory=4G, sm-percent=50 or weight=2";
 
 impl View {
     pub(super) fn new(palette: Palette) -> Self {
@@ -166,7 +166,7 @@ impl View {
             Entry::Keys => None,
             Entry::Filter => Some(format!("filter: {}_  (Enter: done, Esc: none)", self.filter)),
             Entry::Limits { of, text } if text.is_empty() => {
-                Some(format!("limits of {}: memory=4G sm=50 weight=2 (Esc: none)", of.pid))
+                Some(format!("limits of {}: memory=4G sm-percent=50 weight=2 (Esc: none)", of.pid))
             }
             Entry::Limits { of, text } => Some(format!("limits of {}: {text}_", of.pid)),
             Entry::Confirm(action) => Some(action.question()),
@@ -346,7 +346,7 @@ mod tests {
     #[test]
     fn limits_are_typed_and_confirmed() {
         let (mut view, scene) = (View::new(Palette::None), scene(3));
-        type_in(&mut view, &scene, "lmemory=2G sm=50");
+        type_in(&mut view, &scene, "lmemory=2G sm-percent=50");
         press(&mut view, &scene, KeyCode::Enter);
         let asked = view.prompt().unwrap();
         assert!(asked.contains("memory 2.0G, 50 % of the SMs?"), "{asked}");
@@ -354,7 +354,7 @@ mod tests {
         let Pressed::Act(Action::Limit { limits, .. }) = pressed else { panic!("{pressed:?}") };
         let memory = MemoryLimit { device: Some(0), limit_bytes: Some(2 << 30) };
         assert_eq!((limits.memory, limits.percentage), (Some(memory), Some(50.0)));
-        for wrong in ["", "memory=x", "sm=0", "weight=1001", "size=3"] {
+        for wrong in ["", "memory=x", "sm=0", "sm-percent=0", "weight=1001", "size=3"] {
             type_in(&mut view, &scene, &format!("l{wrong}"));
             assert_eq!(press(&mut view, &scene, KeyCode::Enter), Pressed::Nothing);
             assert!(view.message.is_some() && view.entry == Entry::Keys, "{wrong}");

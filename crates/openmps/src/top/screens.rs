@@ -207,12 +207,12 @@ fn colours_are_there_unless_they_are_not_wanted() {
 fn what_is_typed_last_is_seen_on_a_narrow_screen() {
     let scene = scene(3);
     let mut view = view(&scene);
-    for letter in "lmemory=4096M sm=33.5 weight=17".chars() {
+    for letter in "lmemory=4096M sm-percent=33.5 weight=17".chars() {
         let code = ratatui::crossterm::event::KeyCode::Char(letter);
         view.press(code.into(), &scene);
     }
     let shown = text(&drawn(&scene, &view, (40, 10)));
-    assert!(shown.ends_with(" sm=33.5 weight=17_\n"), "{shown}");
+    assert!(shown.ends_with(" sm-percent=33.5 weight=17_\n"), "{shown}");
 }
 
 #[test]

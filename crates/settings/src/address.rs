@@ -1,5 +1,6 @@
 //! Where somebody listens.
 
+use crate::ValueError;
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -14,20 +15,15 @@ pub enum Address {
     Unix(PathBuf),
 }
 
-/// A text that is no address.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no place to listen at: give ADDRESS:PORT, as 127.0.0.1:9400, or unix:/PATH")]
-pub struct AddressError(String);
-
 impl FromStr for Address {
-    type Err = AddressError;
+    type Err = ValueError;
 
-    fn from_str(text: &str) -> Result<Self, AddressError> {
-        let wrong = || AddressError(text.to_owned());
-        match text.strip_prefix("unix:") {
+    fn from_str(text: &str) -> Result<Self, ValueError> {
+        let wrong = || ValueError::Address(text.to_owned());
+        match text.trim().strip_prefix("unix:") {
             Some(path) if path.starts_with('/') => Ok(Self::Unix(path.into())),
             Some(_) => Err(wrong()),
-            None => text.parse().map(Self::Tcp).map_err(|_| wrong()),
+            None => text.trim().parse().map(Self::Tcp).map_err(|_| wrong()),
         }
     }
 }
