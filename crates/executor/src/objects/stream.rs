@@ -139,8 +139,13 @@ impl Streams {
                 }
             }
         }
-        if kind == Kind::Default {
-            *self.domain_place(slot) = Some(Domain::default());
+        match kind {
+            Kind::Default => *self.domain_place(slot) = Some(Domain::default()),
+            // Its work is ahead of the default stream's, which may be opened later.
+            Kind::Blocking(LEGACY_STREAM) => {
+                self.domain_place(LEGACY_STREAM).get_or_insert_default();
+            }
+            Kind::Blocking(_) | Kind::NonBlocking => {}
         }
         Ok(())
     }
