@@ -63,6 +63,15 @@ impl Running {
         self.child.kill().context("cannot kill a child")
     }
 
+    /// Whether it has ended by itself.
+    ///
+    /// # Errors
+    /// When the kernel does not say.
+    pub fn has_ended(&mut self) -> Result<bool> {
+        let status = self.child.try_wait().context("cannot look after a child")?;
+        Ok(status.is_some())
+    }
+
     /// Waits for its end; kills it when that does not come within `limit`.
     ///
     /// # Errors

@@ -101,6 +101,27 @@ impl Counts {
             *sum += count;
         }
     }
+
+    /// What was done since an earlier reading; the rest of it is of the moment.
+    pub fn since(&self, earlier: &Counts) -> Counts {
+        let mut since = *self;
+        for (count, before) in [
+            (&mut since.kernels, earlier.kernels),
+            (&mut since.chained_kernels, earlier.chained_kernels),
+            (&mut since.chained_copies, earlier.chained_copies),
+            (&mut since.chained_signals, earlier.chained_signals),
+            (&mut since.copied_bytes, earlier.copied_bytes),
+            (&mut since.commands, earlier.commands),
+            (&mut since.gpu_time_ns, earlier.gpu_time_ns),
+            (&mut since.launch_time_ns, earlier.launch_time_ns),
+        ]
+        .into_iter()
+        .chain(since.launches.iter_mut().zip(earlier.launches))
+        {
+            *count = count.saturating_sub(before);
+        }
+        since
+    }
 }
 
 impl Counters {

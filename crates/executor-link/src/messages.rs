@@ -88,6 +88,12 @@ pub enum ToExecutor {
         /// Which session.
         session: u64,
     },
+    /// The session is to go on on another device, when nothing of it is in flight. It asks for
+    /// memory there by `Twin`, copies what it has, and says `Left`; or it says `Stays`.
+    MoveAway {
+        /// Which session.
+        session: u64,
+    },
     /// All code that is to run apart: sessions that have it, or are about to, are `Stuck`.
     Quarantine(Vec<Code>),
     /// No session takes commands any more: the keeper is about to end the process, and waits for
@@ -174,6 +180,15 @@ pub enum Reason {
     Quarantine(Code),
     /// None: a test has sessions go to and fro.
     Test,
+}
+
+/// What a session that leaves takes along of its device memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Baggage {
+    /// Nothing: it is the same memory where it goes on.
+    Nothing,
+    /// What it had is copied to memory of another device.
+    Copies,
 }
 
 /// When an event was recorded, for the executor that a session goes to.
@@ -537,6 +552,23 @@ pub enum FromExecutor {
         session: u64,
         /// When its events were recorded.
         event_times: Vec<EventTime>,
+        /// What became of its memory.
+        baggage: Baggage,
+    },
+    /// A session that is to go to another device wants memory there, for what it has at an address.
+    /// Answered by `Granted`.
+    Twin {
+        /// Which.
+        session: u64,
+        /// First address of a grant.
+        address: u64,
+    },
+    /// A session that was to go to another device does not, and goes on here.
+    Stays {
+        /// Which.
+        session: u64,
+        /// What keeps it.
+        why: String,
     },
     /// What a session that has left had here is given back.
     Cleared {
@@ -575,6 +607,8 @@ impl FromExecutor {
             | Self::Stuck { session, .. }
             | Self::Unstuck { session }
             | Self::Left { session, .. }
+            | Self::Twin { session, .. }
+            | Self::Stays { session, .. }
             | Self::Cleared { session } => Some(*session),
             Self::Ready { .. }
             | Self::Failed { .. }

@@ -346,6 +346,11 @@ impl Executor {
                     handle.deliver(Mail::Return);
                 }
             }
+            ToExecutor::MoveAway { session } => {
+                if let Some(handle) = self.sessions.get(&session) {
+                    handle.deliver(Mail::Away);
+                }
+            }
             ToExecutor::Quarantine(code) => {
                 self.shared.quarantine.set(code, self.sessions.values());
             }

@@ -11,6 +11,7 @@ pub(crate) mod charges;
 pub(crate) mod descriptors;
 mod ending;
 pub(crate) mod failure;
+mod going_away;
 mod idling;
 pub(crate) mod incoming;
 pub(crate) mod session_handle;
@@ -22,6 +23,7 @@ use crate::code::quarantine::Due;
 use crate::recovery::replay::Past;
 use crate::recovery::restless::Restless;
 use crate::session::failure::Failure;
+use crate::session::going_away::Going;
 use crate::session::session_handle::Wish;
 use crate::session::state::{Outcome, State};
 use crate::submit::batch::{Admission, Refused};
@@ -220,6 +222,9 @@ impl Session {
             if self.leaves_for_quarantine()? {
                 return Err(StepError::Leaves);
             }
+        }
+        if self.goes_away()? == Going::Rests {
+            return Ok(Step::Paused);
         }
         if self.release_held()? == Step::Held {
             return Ok(Step::Held);

@@ -234,7 +234,7 @@ impl Keeper {
             uid: client.peer.uid,
             pid_namespace: client.hello.pid_namespace,
             command: client.hello.command.clone(),
-            contexts: client.contexts.clone(),
+            contexts: client.contexts.iter().map(|it| self.shown_context(client, it)).collect(),
             active_thread_percentage: self.percentage_of(client),
             priority: client_priority(&client.defaults, limits),
             domain: (client.domain != SHARED).then(|| self.domains.label(client.domain)),
@@ -285,6 +285,12 @@ impl Keeper {
             });
         }
         snapshot
+    }
+
+    /// A context where it lives, whatever its client takes that device for.
+    fn shown_context(&self, client: &Client, context: &ContextSnapshot) -> ContextSnapshot {
+        let device = self.home_of(client, context.device) as u32;
+        ContextSnapshot { device, ..*context }
     }
 
     /// What keeps a session that is stuck in its context.

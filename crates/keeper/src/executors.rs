@@ -449,9 +449,11 @@ impl Keeper {
             }
             FromExecutor::Stuck { session, reason } => self.stuck(session, reason),
             FromExecutor::Unstuck { session } => drop(self.stuck.remove(&session)),
-            FromExecutor::Left { session, event_times } => {
-                self.session_left(place, session, event_times);
+            FromExecutor::Left { session, event_times, baggage } => {
+                self.session_left(place, session, event_times, baggage);
             }
+            FromExecutor::Twin { session, address } => self.give_twin(session, address),
+            FromExecutor::Stays { session, why } => self.end_move(session, Err(why)),
             FromExecutor::Cleared { session } => self.cleared(place, session),
             FromExecutor::ContextLost { code } => self.context_lost(place, code),
         }

@@ -11,6 +11,7 @@ mod contexts;
 mod devices;
 mod executors;
 mod faults;
+mod moves;
 pub mod probe;
 mod sessions;
 mod shares;
@@ -231,6 +232,10 @@ pub(crate) struct Keeper {
     /// Sessions that wait for another context, which is being made, or for what they have left
     /// there.
     stuck: BTreeMap<u64, Reason>,
+    /// Sessions on their way to another device.
+    moves: BTreeMap<u64, crate::moves::course::Move>,
+    /// Devices that programs that start do not get to.
+    drained: BTreeSet<usize>,
     /// By context: whose work has been there for longest.
     running: BTreeMap<Place, crate::faults::overtime::Running>,
     /// Code that runs apart, and where.
@@ -304,6 +309,8 @@ impl Keeper {
             leaving: Vec::new(),
             clearing: BTreeMap::new(),
             stuck: BTreeMap::new(),
+            moves: BTreeMap::new(),
+            drained: BTreeSet::new(),
             running: BTreeMap::new(),
             quarantine: Default::default(),
             killings: BTreeMap::new(),
@@ -334,6 +341,7 @@ impl Keeper {
             self.see_to_standbys();
             self.see_to_second_contexts();
             self.see_to_reunions();
+            self.see_to_moves();
             self.see_to_quarantine();
             self.see_to_ahead();
             self.see_to_waiting();
@@ -419,6 +427,7 @@ impl Keeper {
         let looks = self.is_memory_waited_for()
             || self.is_anybody_doomed()
             || !self.leaving.is_empty()
+            || self.is_move_wanted()
             || self.is_anything_due_ahead();
         let timeout = match () {
             () if looks => WAITING_TIMEOUT,

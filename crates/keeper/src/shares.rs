@@ -44,19 +44,21 @@ pub(crate) struct LiveLimits {
 
 /// Who has to say that a change is in force.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Awaited {
+pub(crate) enum Awaited {
     /// An executor: that SMs are reserved.
     Executor(Place),
     /// A session: that its work runs where this order says.
     Session { session: u64, order: u64 },
+    /// A session: that it has gone to another device.
+    Move { session: u64, pid: u32 },
 }
 
 /// A change that the daemon waits for.
 #[derive(Debug)]
 pub(crate) struct PendingChange {
     id: u64,
-    open: BTreeSet<Awaited>,
-    report: ChangeReport,
+    pub(crate) open: BTreeSet<Awaited>,
+    pub(crate) report: ChangeReport,
     deadline: Instant,
 }
 
@@ -97,6 +99,21 @@ impl Keeper {
         match memory_limit_of(&client.live.memory, device as u32) {
             Some(live) => MemoryBound::told(live),
             None => self.first_memory_bound(&client.defaults, &client.hello.limits, device),
+        }
+    }
+
+    /// The same of one that takes a device for another: what it was told holds, and what holds
+    /// where it is.
+    pub(crate) fn memory_bound_where(
+        &self,
+        client: &Client,
+        told: usize,
+        device: usize,
+    ) -> MemoryBound {
+        let here = self.memory_bound_of(client, device);
+        match told == device {
+            true => here,
+            false => here.and(self.memory_bound_of(client, told)),
         }
     }
 
@@ -187,7 +204,14 @@ impl Keeper {
                 self.change_groups(&mut pending);
             }
             ServerChange::Reservations(wanted) => self.change_reservations(&mut pending, wanted),
+            ServerChange::Move(wanted) => return self.move_clients(pending, wanted),
+            ServerChange::Drained(drained) => self.set_drained(drained),
         }
+        self.await_change(pending);
+    }
+
+    /// Answers a change when it is in force.
+    pub(crate) fn await_change(&mut self, pending: PendingChange) {
         if self.changes.len() >= MOST_CHANGES {
             let oldest = self.changes.remove(0);
             self.answer_change(oldest);
@@ -273,15 +297,15 @@ impl Keeper {
     fn put_in_force(&mut self, pending: &mut PendingChange, id: u64) {
         let Some(client) = self.clients.get(&id) else { return };
         let Claim { weight, .. } = self.claim_of(client);
-        for (&device, &session) in &client.sessions {
-            let device = device as usize;
+        for (&told, &session) in &client.sessions {
             let Some(place) = self.sessions.get(&session).map(|known| known.place()) else {
                 continue;
             };
+            let device = place.device;
             let slot = self.devices[device].executors.get(&place.seat());
             let Some(executor) = slot.map(|executor| &executor.process) else { continue };
-            let (bound, share) =
-                (self.memory_bound_of(client, device), self.share_wish(client, device));
+            let bound = self.memory_bound_where(client, told as usize, device);
+            let share = self.share_wish(client, device);
             let Some(known) = self.sessions.get_mut(&session) else { continue };
             known.grants.set_limit_bytes(bound.bytes);
             executor.tell(&ToExecutor::BoundMemory { session, bound }, &[]);
@@ -427,17 +451,25 @@ impl Keeper {
     pub(crate) fn is_beyond_group(&self, session: u64, size_bytes: u64) -> bool {
         let Some(known) = self.sessions.get(&session) else { return false };
         let Some(client) = self.clients.get(&known.client) else { return false };
-        let Some(limit) =
-            self.membership(client, known.device).and_then(|group| group.memory_limit_bytes)
-        else {
+        self.is_beyond_group_on(known.device, client, size_bytes)
+    }
+
+    /// The same on any device.
+    pub(crate) fn is_beyond_group_on(
+        &self,
+        device: usize,
+        client: &Client,
+        size_bytes: u64,
+    ) -> bool {
+        let Some(limit) = self.group_memory_limit(client.group.as_deref(), device) else {
             return false;
         };
         let members = self.sessions.values().filter(|other| {
             let of_group = self.clients.get(&other.client).map(|other| &other.group);
-            other.device == known.device && of_group == Some(&client.group)
+            other.device == device && of_group == Some(&client.group)
         });
         let granted = members.map(|other| other.grants.granted_bytes());
-        let granularity = self.devices[known.device].granularity_bytes;
+        let granularity = self.devices[device].granularity_bytes;
         is_beyond_group(granted, size_bytes, granularity, limit)
     }
 
@@ -470,7 +502,7 @@ impl Keeper {
     pub(crate) fn forget_changes_of(&mut self, id: u64) {
         for pending in &mut self.changes {
             pending.open.retain(|awaited| match *awaited {
-                Awaited::Executor(_) => true,
+                Awaited::Executor(_) | Awaited::Move { .. } => true,
                 Awaited::Session { session, .. } => session != id,
             });
         }
@@ -494,6 +526,7 @@ impl Keeper {
                 Awaited::Executor(Place { device, .. }) => {
                     report.refused.push(format!("the executor of device {device} does not answer"))
                 }
+                Awaited::Move { pid, .. } => report.waiting.push(pid),
                 Awaited::Session { session, .. } => {
                     let known = self.sessions.get(&session);
                     let client = known.and_then(|known| self.clients.get(&known.client));

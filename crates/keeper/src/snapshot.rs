@@ -55,7 +55,7 @@ impl Keeper {
         let (mut all, mut queued_bytes) = (device.departed, 0);
         for session in sessions() {
             let counts = session.counts();
-            all.add(&counts);
+            all.add(&counts.since(&session.counted_elsewhere));
             queued_bytes += counts.queued_bytes;
         }
         let pid = |seat: Seat| device.executors.get(&seat).map_or(0, |it| it.process.pid());

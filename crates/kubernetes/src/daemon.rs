@@ -288,6 +288,7 @@ mod tests {
             servers: vec![ServerState { pid: 2, uid: 0, status, snapshot, silent: false }],
             groups: Vec::new(),
             reservations: Vec::new(),
+            drained: Vec::new(),
             sockets: Vec::new(),
             holders: Vec::new(),
         }

@@ -59,6 +59,8 @@ pub(crate) enum Command {
     Trace(Trace),
     Limit(Limit),
     Reserve(Reserve),
+    Move(Move),
+    Drain(Drain),
     Socket(Socket),
     Logs(Logs),
     Doctor(Doctor),
@@ -422,6 +424,59 @@ pub(crate) struct Reserve {
 }
 
 impl Reserve {
+    pub(crate) fn format(&self) -> Format {
+        format_of(self.json)
+    }
+}
+
+/// Have running clients go on on another GPU of the machine.
+///
+/// Each goes between two of its commands, when nothing of it is in flight: device memory, code,
+/// streams and graphs go along, and the program is not told. It keeps the number, the name and the
+/// UUID of the GPU that it began on, so the other one must be at least equal. A client that cannot
+/// go stays, unharmed, and the reason is said.
+#[derive(Debug, Args)]
+pub(crate) struct Move {
+    /// The client process.
+    #[arg(long, value_name = "PID", required_unless_present = "group", conflicts_with = "group")]
+    pub(crate) pid: Option<u32>,
+    /// All clients of this group.
+    #[arg(long, value_name = "NAME", value_parser = name)]
+    pub(crate) group: Option<String>,
+    /// Where they go: the GPU's number or UUID, as `openmps status` shows it.
+    #[arg(long, value_name = "GPU")]
+    pub(crate) to: String,
+    /// Print JSON; its `schema` field changes when its meaning does.
+    #[arg(long)]
+    json: bool,
+}
+
+impl Move {
+    pub(crate) fn format(&self) -> Format {
+        format_of(self.json)
+    }
+}
+
+/// Have all clients of a GPU go on on others, and keep programs that start from it.
+///
+/// Each client goes as with `openmps move`, to the GPU with the fewest clients that can take it.
+/// A program that starts and wants the drained GPU begins on another that is at least equal, or
+/// gets no context where there is none. Clients of containers' and jobs' sockets stay: end them, or
+/// have their system place them elsewhere.
+#[derive(Debug, Args)]
+pub(crate) struct Drain {
+    /// The GPU's number or UUID, as `openmps status` shows it.
+    #[arg(value_name = "GPU")]
+    pub(crate) drained: String,
+    /// Let programs that start use it again; clients that have gone stay where they are.
+    #[arg(long)]
+    pub(crate) undo: bool,
+    /// Print JSON; its `schema` field changes when its meaning does.
+    #[arg(long)]
+    json: bool,
+}
+
+impl Drain {
     pub(crate) fn format(&self) -> Format {
         format_of(self.json)
     }

@@ -70,6 +70,20 @@ const EXAMPLES: Examples = &[
         ],
     ),
     (
+        "openmps move",
+        &[
+            ("openmps move --pid 4711 --to 1", "a running program goes on on GPU 1"),
+            ("openmps move --group jobs --to GPU-1c2d", "all programs of a group"),
+        ],
+    ),
+    (
+        "openmps drain",
+        &[
+            ("openmps drain 0", "all programs leave GPU 0, and none begins there"),
+            ("openmps drain --undo 0", "programs begin there again"),
+        ],
+    ),
+    (
         "openmps socket",
         &[
             (

@@ -24,6 +24,7 @@ mod installation;
 mod internal;
 mod kubernetes_plugin;
 mod logs;
+mod moves;
 #[cfg(test)]
 #[path = "../../control/tests/mutated/mod.rs"]
 mod mutated;
@@ -128,6 +129,8 @@ fn main() -> ExitCode {
         cli::Command::Trace(options) => trace::trace(options),
         cli::Command::Limit(options) => shares::limit(&options),
         cli::Command::Reserve(options) => shares::reserve(&options),
+        cli::Command::Move(options) => moves::move_clients(&options),
+        cli::Command::Drain(options) => moves::drain(&options),
         cli::Command::Socket(options) => sockets::socket(&options),
         cli::Command::Logs(options) => logs::logs(&options),
         cli::Command::Doctor(options) => doctor::doctor(&options, configuration),

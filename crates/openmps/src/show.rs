@@ -132,6 +132,9 @@ pub(crate) fn status(format: Format) -> anyhow::Result<ExitCode> {
         Format::Table => {
             println!("daemon {}, {} server(s)", state.daemon_pid, state.servers.len());
             state.servers.iter().for_each(print_server);
+            for device in &state.drained {
+                println!("device {device}: drained, programs that start do not use it");
+            }
             own_faults(&state, Faults::Recent)
                 .iter()
                 .for_each(|fault| println!("{}", fault_line(fault)));

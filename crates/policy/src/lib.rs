@@ -2,6 +2,7 @@
 
 pub mod budgets;
 pub mod contexts;
+pub mod destinations;
 pub mod devices;
 pub mod domains;
 pub mod faults;

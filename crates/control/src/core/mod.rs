@@ -212,6 +212,8 @@ pub struct Core {
     asks: Vec<Ask>,
     groups: Vec<GroupLimits>,
     reservations: Vec<Reservation>,
+    /// Devices that programs that start do not get to.
+    drained: Vec<u32>,
     sockets: Vec<GroupSocket>,
     /// Of groups with a socket, one each.
     holders: Vec<GroupHolder>,
@@ -240,6 +242,7 @@ impl Core {
             asks: Vec::new(),
             groups: Vec::new(),
             reservations: Vec::new(),
+            drained: Vec::new(),
             sockets: Vec::new(),
             holders: Vec::new(),
             last_id: 0,
@@ -335,6 +338,7 @@ impl Core {
                 .collect(),
             groups: self.groups.clone(),
             reservations: self.reservations.clone(),
+            drained: self.drained.clone(),
             sockets: self.sockets.clone(),
             holders: self.holders.clone(),
         })

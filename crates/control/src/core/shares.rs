@@ -10,8 +10,9 @@ use std::collections::BTreeSet;
 use link::printable_prefix;
 use link::wire::daemon::{Peer, SMALLEST_SHARE, ServerStatus};
 use link::wire::shares::{
-    ChangeReport, GroupLimits, LimitChange, MAX_GROUPS, MAX_RESERVATIONS, MOST_WEIGHT, MemoryLimit,
-    NewLimits, Reservation, ServerChange, Target, Who, check_name, limits_of_group,
+    ChangeReport, DeviceMove, GroupLimits, LimitChange, MAX_GROUPS, MAX_RESERVATIONS, MOST_WEIGHT,
+    MemoryLimit, Moved, NewLimits, Reservation, ServerChange, Target, Who, check_name,
+    limits_of_group,
 };
 use link::wire::ui::UiReply;
 use settings::{DeviceRef, Memory, Percentage, ValueError};
@@ -31,6 +32,12 @@ pub enum ShareRequest {
     Reserve(Reservation),
     /// Give a reservation up.
     Release(String),
+    /// Have clients go on on another device.
+    Move(DeviceMove),
+    /// Have all clients of a device go on on others, and keep programs that start from it.
+    Drain(u32),
+    /// Let programs that start use it again.
+    Undrain(u32),
 }
 
 /// A change whose servers have not all answered.
@@ -44,6 +51,8 @@ pub(super) struct Change {
 enum Kind {
     Client(Pid),
     Group(String),
+    /// Whose clients go to another device.
+    Move(Moved),
     Others,
     /// Taken back if a server refuses it.
     Reserve(String),
@@ -60,6 +69,8 @@ impl Core {
         let name = match &request {
             ShareRequest::Limit(_) => "limit",
             ShareRequest::Reserve(_) | ShareRequest::Release(_) => "reserve",
+            ShareRequest::Move(_) => "move",
+            ShareRequest::Drain(_) | ShareRequest::Undrain(_) => "drain",
         };
         self.log(format!("Shares: {}", described(&request)));
         let allowed =
@@ -68,6 +79,9 @@ impl Core {
             ShareRequest::Limit(change) => self.limit(change),
             ShareRequest::Reserve(reservation) => self.reserve(reservation),
             ShareRequest::Release(name) => self.release(&name),
+            ShareRequest::Move(wanted) => self.move_clients(wanted),
+            ShareRequest::Drain(device) => self.drain(device),
+            ShareRequest::Undrain(device) => self.undrain(device),
         });
         match done {
             Ok((open, kind)) => {
@@ -258,6 +272,51 @@ impl Core {
         Ok((self.change_reservations(), Kind::Others))
     }
 
+    fn move_clients(&mut self, wanted: DeviceMove) -> Result<(Vec<(Pid, u64)>, Kind), String> {
+        if let Moved::Group(name) = &wanted.whom {
+            check_name(name).map_err(|error| error.to_string())?;
+        }
+        self.check_device(wanted.to)?;
+        let kind = Kind::Move(wanted.whom.clone());
+        let open = self.change_ready_servers(&ServerChange::Move(wanted));
+        match open.is_empty() {
+            true => Err(nobody(&kind)),
+            false => Ok((open, kind)),
+        }
+    }
+
+    fn drain(&mut self, device: u32) -> Result<(Vec<(Pid, u64)>, Kind), String> {
+        self.check_device(Some(device))?;
+        if self.servers.is_empty() && !self.is_known(device) {
+            return Err(format!("there is no device {device}: `openmps status` shows the devices"));
+        }
+        if !self.drained.contains(&device) {
+            self.drained.push(device);
+            self.drained.sort_unstable();
+        }
+        let mut open = self.change_all_servers(&ServerChange::Drained(self.drained.clone()));
+        let whom = Moved::Device(device);
+        open.extend(self.change_ready_servers(&ServerChange::Move(DeviceMove { whom, to: None })));
+        Ok((open, Kind::Others))
+    }
+
+    fn undrain(&mut self, device: u32) -> Result<(Vec<(Pid, u64)>, Kind), String> {
+        if !self.drained.contains(&device) {
+            return Err(format!(
+                "device {device} is not drained: `openmps status` shows which are"
+            ));
+        }
+        self.drained.retain(|known| *known != device);
+        let drained = self.drained.clone();
+        Ok((self.change_all_servers(&ServerChange::Drained(drained)), Kind::Others))
+    }
+
+    /// Whether the daemon knows of such a device though it has no server.
+    fn is_known(&self, device: u32) -> bool {
+        let known = self.config.ready_devices.len();
+        known == 0 || (device as usize) < known
+    }
+
     fn change_reservations(&mut self) -> Vec<(Pid, u64)> {
         let change = ServerChange::Reservations(self.reservations.clone());
         self.change_all_servers(&change)
@@ -272,6 +331,10 @@ impl Core {
         if !self.reservations.is_empty() {
             let reservations = self.reservations.clone();
             self.send_change(pid, &ServerChange::Reservations(reservations));
+        }
+        if !self.drained.is_empty() {
+            let drained = self.drained.clone();
+            self.send_change(pid, &ServerChange::Drained(drained));
         }
     }
 
@@ -344,6 +407,10 @@ impl Core {
                 let reply = UiReply::Refused { message: no_client(pid) };
                 return self.effects.push(Effect::ReplyShares { connection, reply });
             }
+            kind @ Kind::Move(_) if report == ChangeReport::default() => {
+                let reply = UiReply::Refused { message: nobody(&kind) };
+                return self.effects.push(Effect::ReplyShares { connection, reply });
+            }
             Kind::Group(name) => self.keep_members(&name, silent, &mut report),
             Kind::Reserve(name) if !report.refused.is_empty() => {
                 self.reservations.retain(|known| known.name != name);
@@ -393,6 +460,20 @@ fn governs(all: &[GroupLimits], name: &str, group: &str) -> bool {
     fits && !limits_of_group(all, group).is_some_and(is_nearer)
 }
 
+/// What is said when nobody was meant.
+fn nobody(kind: &Kind) -> String {
+    match kind {
+        Kind::Move(Moved::Group(name)) => {
+            let name = printable_prefix(name, 128);
+            format!("group {name} has no clients with a context: `openmps limit` shows all groups")
+        }
+        Kind::Move(Moved::Process(pid)) | Kind::Client(pid) => no_client(*pid),
+        Kind::Move(Moved::Device(_)) | Kind::Group(_) | Kind::Others | Kind::Reserve(_) => {
+            "there are no clients: `openmps ps` lists them".to_owned()
+        }
+    }
+}
+
 fn no_client(pid: Pid) -> String {
     format!("there is no client {pid}: `openmps ps` lists the clients")
 }
@@ -423,6 +504,17 @@ fn described(request: &ShareRequest) -> String {
             )
         }
         ShareRequest::Release(name) => format!("release {}", printable_prefix(name, 128)),
+        ShareRequest::Move(DeviceMove { whom, to }) => {
+            let whom = match whom {
+                Moved::Process(pid) => format!("client {pid}"),
+                Moved::Group(name) => format!("group {}", printable_prefix(name, 128)),
+                Moved::Device(device) => format!("clients of device {device}"),
+            };
+            let to = to.map_or_else(|| "another device".into(), |to| format!("device {to}"));
+            format!("move {whom} to {to}")
+        }
+        ShareRequest::Drain(device) => format!("drain device {device}"),
+        ShareRequest::Undrain(device) => format!("device {device} is not drained any more"),
     }
 }
 

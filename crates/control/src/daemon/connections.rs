@@ -534,6 +534,15 @@ impl Connection {
                     UiRequest::Release { name } => {
                         Act::UiShares(self.who.peer, ShareRequest::Release(name))
                     }
+                    UiRequest::Move(wanted) => {
+                        Act::UiShares(self.who.peer, ShareRequest::Move(wanted))
+                    }
+                    UiRequest::Drain { device } => {
+                        Act::UiShares(self.who.peer, ShareRequest::Drain(device))
+                    }
+                    UiRequest::Undrain { device } => {
+                        Act::UiShares(self.who.peer, ShareRequest::Undrain(device))
+                    }
                 }
             }
             Err(error) if is_garbage(&error) => Act::Closed(Some("UI sent what is no command")),

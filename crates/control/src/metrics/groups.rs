@@ -301,6 +301,7 @@ mod tests {
             servers: vec![server],
             groups: Vec::new(),
             reservations: Vec::new(),
+            drained: Vec::new(),
             sockets: Vec::new(),
             holders: Vec::new(),
         }

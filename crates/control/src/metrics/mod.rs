@@ -291,6 +291,7 @@ mod tests {
             servers: vec![server],
             groups: Vec::new(),
             reservations: Vec::new(),
+            drained: Vec::new(),
             sockets: Vec::new(),
             holders: vec![holder],
         }

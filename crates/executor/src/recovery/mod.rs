@@ -11,6 +11,7 @@
 //! Arrays (`objects::array_contents`), texture objects (`objects::claims`), variables
 //! (`code::variables`) and virtual memory (`memory::virtual_journal`) see to their own.
 
+pub(crate) mod moving_away;
 pub(crate) mod recording;
 pub(crate) mod relocation;
 pub(crate) mod repeating;

@@ -15,7 +15,7 @@ use crate::objects::event::MOST_TIMES;
 use crate::session::failure::Failure;
 use crate::session::state::State;
 use executor_link::counters::Waits;
-use executor_link::messages::{FromExecutor, Reason, Verdict};
+use executor_link::messages::{Baggage, FromExecutor, Reason, Verdict};
 use policy::faults::hindrance::Hindrance;
 use std::cell::Cell;
 use std::collections::HashSet;
@@ -34,7 +34,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(20);
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// What one session's thread knows of it.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Relocation {
     /// The command in hand is in the ring and could be done by another executor.
     pub(crate) is_possible: bool,
@@ -42,6 +42,22 @@ pub(crate) struct Relocation {
     pub(crate) due: Due,
     /// The log says why the session stays among others.
     pub(crate) has_complained: bool,
+    /// When it was asked to go to another device, until it goes or stays.
+    pub(crate) away: Option<Instant>,
+    /// What it takes along when it leaves.
+    pub(crate) baggage: Baggage,
+}
+
+impl Default for Relocation {
+    fn default() -> Self {
+        Self {
+            is_possible: false,
+            due: Due::Nothing,
+            has_complained: false,
+            away: None,
+            baggage: Baggage::Nothing,
+        }
+    }
 }
 
 /// Sessions that have left, until what they had here is given back.
@@ -196,9 +212,10 @@ impl State {
     /// executor's.
     pub(crate) fn leave(mut self) {
         let (session, event_times) = (self.handle.id, self.event_times());
+        let baggage = self.relocation.baggage;
         self.handle.note_left();
         self.shared.flights.set_idle(&self.flight);
-        self.shared.tell(&FromExecutor::Left { session, event_times });
+        self.shared.tell(&FromExecutor::Left { session, event_times, baggage });
         self.tear_down(FromExecutor::Cleared { session });
     }
 }

@@ -395,7 +395,8 @@ impl State {
         Ok(())
     }
 
-    fn moving_stream(&mut self) -> Result<CUstream, CUresult> {
+    /// A stream of the session for copies of whole grants.
+    pub(crate) fn moving_stream(&mut self) -> Result<CUstream, CUresult> {
         if let Some(stream) = self.moved.stream {
             return Ok(stream);
         }

@@ -61,6 +61,7 @@ impl Session {
             }
         }
         let waits = ordered
+            || self.state.relocation.away.is_some()
             || self.state.trace_idle(idleness)
             || !self.awaited.is_empty()
             || self.state.printing.is_active()

@@ -37,6 +37,8 @@ pub(crate) enum Mail {
     Quarantine,
     /// It may come back from there.
     Return,
+    /// It is to go to another device: see [`crate::recovery::moving_away`].
+    Away,
 }
 
 /// A session's mail.
@@ -250,6 +252,7 @@ impl State {
             Mail::Graph { graph, serial, made } => self.graph_remade(graph, serial, made),
             Mail::Quarantine => self.relocation.due = Due::Look,
             Mail::Return => self.relocation.due = Due::Return,
+            Mail::Away => self.relocation.away = Some(Instant::now()),
         }
     }
 

@@ -59,7 +59,10 @@ impl Keeper {
         let known = client.sessions.get(&device).and_then(|session| self.sessions.get(session));
         let place = match known.map(Session::place) {
             Some(place) => place,
-            None => self.place_for_newcomer(device as usize, client.domain),
+            None => match self.device_for_newcomer(client, device) {
+                Ok(there) => self.place_for_newcomer(there, client.domain),
+                Err(refusal) => return self.refuse_context(id, device, refusal),
+            },
         };
         let Some(client) = self.clients.get(&id) else { return };
         if self.is_recovering(place) && !client.sessions.contains_key(&device) {
@@ -68,7 +71,7 @@ impl Keeper {
                 let message = format!("device {device} is recovering from a fault");
                 return self.reply(id, &ClientReply::Refused(Refusal { code, message }), &[]);
             }
-            return self.hold(id, place);
+            return self.hold(id, device, place);
         }
         if let Some(&failed) = client.sessions.get(&device)
             && self.may_begin_anew(failed)
@@ -84,26 +87,18 @@ impl Keeper {
             return self.open_context(id, device);
         }
         let client_pid = client.peer.pid;
-        match self.may_open(client, device) {
+        match self.may_open(client, device, place.device) {
             Err(refusal) => {
-                if let Some(client) = self.clients.get_mut(&id)
-                    && client.refusals.note(refusal.code)
-                {
-                    log_server!(
-                        "Client {client_pid} gets no context on device {device}: {}",
-                        refusal.message
-                    );
-                }
                 if refusal.code == CUresult::ERROR_MPS_MAX_CLIENTS_REACHED.0 {
-                    self.devices[device as usize].refused_contexts += 1;
+                    self.devices[place.device].refused_contexts += 1;
                 }
-                self.reply(id, &ClientReply::Refused(refusal), &[]);
+                self.refuse_context(id, device, refusal);
             }
             Ok(()) if client.sessions.contains_key(&device) => self.context_opened(id, device, &[]),
             Ok(()) => match self.ensure_executor(place) {
-                Ok(Stage::Starting) => self.hold(id, place),
+                Ok(Stage::Starting) => self.hold(id, device, place),
                 Ok(_) => {
-                    if let Err(refusal) = self.open_session(id, place) {
+                    if let Err(refusal) = self.open_session(id, device, place) {
                         self.reply(id, &ClientReply::Refused(refusal), &[]);
                     }
                 }
@@ -117,6 +112,16 @@ impl Keeper {
         }
     }
 
+    fn refuse_context(&mut self, id: u64, device: u32, refusal: Refusal) {
+        if let Some(client) = self.clients.get_mut(&id)
+            && client.refusals.note(refusal.code)
+        {
+            let (pid, message) = (client.peer.pid, &refusal.message);
+            log_server!("Client {pid} gets no context on device {device}: {message}");
+        }
+        self.reply(id, &ClientReply::Refused(refusal), &[]);
+    }
+
     /// Whether a session has failed, by a fault, and its client may have another one.
     fn may_begin_anew(&self, id: u64) -> bool {
         self.sessions.get(&id).is_some_and(|session| {
@@ -128,39 +133,41 @@ impl Keeper {
     }
 
     /// Answers this client when its place has an executor; see [`Self::answer_held`].
-    fn hold(&mut self, id: u64, place: Place) {
+    fn hold(&mut self, id: u64, device: u32, place: Place) {
         if let Some(client) = self.clients.get_mut(&id) {
-            client.opening = Some(place.device as u32);
+            client.opening = Some(device);
             self.held.push((id, place));
         }
     }
 
     /// Answers the clients that waited for a place.
     pub(crate) fn answer_held(&mut self, place: Place) {
-        for id in self.take_held(place) {
-            self.open_context(id, place.device as u32);
+        for (id, device) in self.take_held(place) {
+            self.open_context(id, device);
         }
     }
 
     /// Refuses the clients that waited for a place.
     pub(crate) fn refuse_held(&mut self, place: Place, refusal: &Refusal) {
-        for id in self.take_held(place) {
+        for (id, _) in self.take_held(place) {
             self.reply(id, &ClientReply::Refused(refusal.clone()), &[]);
         }
     }
 
-    fn take_held(&mut self, place: Place) -> Vec<u64> {
+    /// Them, and the devices that they have asked for.
+    fn take_held(&mut self, place: Place) -> Vec<(u64, u32)> {
         let (taken, held): (Vec<_>, Vec<_>) =
             self.held.drain(..).partition(|&(_, wanted)| wanted == place);
         self.held = held;
         let waiting = taken.into_iter().filter_map(|(id, _)| {
-            self.clients.get_mut(&id)?.opening = None;
-            Some(id)
+            let device = self.clients.get_mut(&id)?.opening.take()?;
+            Some((id, device))
         });
         waiting.collect()
     }
 
-    fn may_open(&self, client: &Client, device: u32) -> Result<(), Refusal> {
+    /// Whether a client may have a context on a device, which lives `there`.
+    fn may_open(&self, client: &Client, device: u32, there: usize) -> Result<(), Refusal> {
         let refusal = |code: CUresult, message: String| Err(Refusal { code: code.0, message });
         if client.is_terminated {
             let message = "an administrator has terminated it: start the process anew".into();
@@ -174,8 +181,8 @@ impl Keeper {
             return refusal(CUresult::ERROR_NOT_PERMITTED, message);
         }
         let on_device = |client: &Client| {
-            let opening = usize::from(client.opening == Some(device));
-            client.contexts.iter().filter(|context| context.device == device).count() + opening
+            let told = client.contexts.iter().map(|context| context.device).chain(client.opening);
+            told.filter(|told| self.home_of(client, *told) == there).count()
         };
         let mut contexts = Contexts { all: 0, of_owner: 0, of_client: on_device(client) };
         let owner = client.owner();
@@ -224,24 +231,24 @@ impl Keeper {
         resting.take(owner, 1)
     }
 
-    fn open_session(&mut self, id: u64, place: Place) -> Result<(), Refusal> {
-        let device = place.device as u32;
+    fn open_session(&mut self, id: u64, device: u32, place: Place) -> Result<(), Refusal> {
+        let there = place.device;
         let none = |message: &str| Refusal {
             code: CUresult::ERROR_OUT_OF_MEMORY.0,
             message: message.into(),
         };
         let Some(client) = self.clients.get(&id) else { return Ok(()) };
         if latency_class(&client.hello.limits) == Class::Latency {
-            self.hold_headroom(device as usize);
+            self.hold_headroom(there);
         }
         let Some(client) = self.clients.get(&id) else { return Ok(()) };
-        let memory = self.memory_bound_of(client, device as usize);
-        let share = self.share_wish(client, device as usize);
-        let group = self.membership(client, device as usize);
+        let memory = self.memory_bound_where(client, device as usize, there);
+        let share = self.share_wish(client, there);
+        let group = self.membership(client, there);
         let claim = self.claim_of(client);
         let owner = client.owner();
         let Some(client) = self.clients.get_mut(&id) else { return Ok(()) };
-        let slot = &mut self.devices[device as usize];
+        let slot = &mut self.devices[there];
         let Some(executor) = slot.executors.get_mut(&place.seat()) else {
             return Err(none("the device has no executor"));
         };
@@ -271,8 +278,8 @@ impl Keeper {
         let named = (id, owner.clone(), label.clone());
         let counters = (counters, counter_slot);
         let shares = (share.clone(), claim.weight);
-        let known = Session::new(named, place, files, counters, windows, grants, shares);
-        self.residencies[device as usize].open(session, monotonic_ns() / 1_000_000);
+        let known = Session::new(named, (place, device), files, counters, windows, grants, shares);
+        self.residencies[there].open(session, monotonic_ns() / 1_000_000);
         let open = OpenSession {
             session,
             label,
@@ -300,7 +307,7 @@ impl Keeper {
     /// before.
     pub(crate) fn session_opened(&mut self, session: u64) {
         let Some(found) = self.sessions.get_mut(&session) else { return };
-        let (client, device) = (found.client, found.device as u32);
+        let (client, device) = (found.client, found.told_device);
         if std::mem::replace(&mut found.service, Service::Serving) != Service::Opening {
             return;
         }
@@ -319,7 +326,7 @@ impl Keeper {
     /// The executor could not make a session.
     pub(crate) fn session_refused(&mut self, session: u64, code: u32, message: String) {
         let Some(found) = self.sessions.get(&session) else { return };
-        let (client, device) = (found.client, found.device as u32);
+        let (client, device) = (found.client, found.told_device);
         log_server!("A session could not be opened: {message}");
         if code == CUresult::ERROR_MPS_SERVER_NOT_READY.0 && self.is_served(session) {
             // The executor knew of the lost context before its word of it came here; the next one

@@ -13,9 +13,11 @@
 use crate::Keeper;
 use crate::devices::ComputeMode;
 use crate::executors::place::{Place, Side, Stage};
-use crate::sessions::session::Service;
+use crate::sessions::session::{DeviceMemory, Service};
 use executor_link::log::log_server;
-use executor_link::messages::{EventTime, FromExecutor, Origin, Reason, ToExecutor, Verdict};
+use executor_link::messages::{
+    Baggage, EventTime, FromExecutor, Origin, Reason, ToExecutor, Verdict,
+};
 use link::wire::owner::Owner;
 use policy::domains::{Domain, SHARED};
 use policy::memory::windows::WindowPair;
@@ -45,6 +47,8 @@ pub(crate) struct Clearing {
     counter_slot: usize,
     /// The session's, once it has ended.
     pub(crate) windows: Option<WindowPair>,
+    /// What it had there, if it has gone to another device.
+    pub(crate) memory: Vec<DeviceMemory>,
 }
 
 impl Keeper {
@@ -64,6 +68,8 @@ impl Keeper {
         // What it had there is still there.
         let is_clearing = self.clearing.contains_key(&id);
         let stage = match reason {
+            // It goes to another device.
+            _ if self.moves.contains_key(&id) => None,
             Reason::Sharing if !is_there || is_clearing || !is_over(looked, SETTLED_AFTER) => None,
             Reason::Kernels if !is_over(relocated, BREATH) => None,
             Reason::Quarantine(_) if to == from => None,
@@ -196,15 +202,29 @@ impl Keeper {
         })
     }
 
-    /// A session is to go on in the other context.
-    pub(crate) fn session_left(&mut self, from: Place, id: u64, event_times: Vec<EventTime>) {
+    /// A session is to go on in the other context, or on another device.
+    pub(crate) fn session_left(
+        &mut self,
+        from: Place,
+        id: u64,
+        event_times: Vec<EventTime>,
+        baggage: Baggage,
+    ) {
         let Some(session) = self.sessions.get_mut(&id) else { return };
         if session.service != Service::Serving || self.clearing.contains_key(&id) {
             return;
         }
         let destination = session.destination.take();
         let (counter_slot, owner) = (session.counter_slot, session.owner.clone());
-        self.clearing.insert(id, Clearing { place: from, owner, counter_slot, windows: None });
+        let (windows, memory) = (None, Vec::new());
+        self.clearing.insert(id, Clearing { place: from, owner, counter_slot, windows, memory });
+        let going = match baggage {
+            Baggage::Copies => self.moves.remove(&id),
+            Baggage::Nothing => {
+                self.begin_move_again(id);
+                None
+            }
+        };
         if let Some(executor) = self.executor(from) {
             // Its thread has gone; what knows of it goes, too.
             executor.tell(&ToExecutor::CloseSession { session: id }, &[]);
@@ -214,11 +234,11 @@ impl Keeper {
             // It comes back.
             _ => Place::first(from.device, SHARED),
         };
-        let to = destination.unwrap_or(other);
+        let to = going.as_ref().map(|going| going.to).or(destination).unwrap_or(other);
         self.change_domain(id, to.domain);
         self.forget_changes_of(id);
-        self.residencies[to.device].give_up(id);
-        self.residencies[to.device].forget_orders(id);
+        self.residencies[from.device].give_up(id);
+        self.residencies[from.device].forget_orders(id);
         let Some(session) = self.sessions.get_mut(&id) else { return };
         if let Some((address, ..)) = session.wanted.take() {
             session.grants.release(address);
@@ -226,6 +246,9 @@ impl Keeper {
         if !self.clients.contains_key(&session.client) {
             // As if its executor had closed it.
             session.service = Service::Waiting(Origin::Inherited);
+            if let Some(going) = going {
+                going.release(self.driver);
+            }
             return self.forget_session(id);
         }
         match session.files.renew_standing(&session.standing) {
@@ -243,13 +266,19 @@ impl Keeper {
         session.asked_back = None;
         session.kernels_before = session.counts().kernels;
         let (label, device) = (&session.label, to.device);
-        if to.domain == from.domain {
+        if to.device != from.device {
+            log_server!("{label} goes on on device {device}");
+        } else if to.domain == from.domain {
             log_server!("{label} goes on in the other context of device {device}");
         } else if to.domain == SHARED {
             log_server!("{label} goes on among others on device {device}");
         } else {
             let domain = self.domains.label(to.domain);
             log_server!("{label} goes on apart on device {device}: {domain}");
+        }
+        if let Some(going) = going {
+            self.change_device(id, going);
+            self.end_move(id, Ok(()));
         }
         if self.is_recovering(to) {
             return;
@@ -284,19 +313,26 @@ impl Keeper {
         if let Some(executor) = self.devices[place.device].executors.get_mut(&place.seat()) {
             executor.process.free_slot(clearing.counter_slot);
         }
-        if let Some(windows) = clearing.windows {
-            self.windows.give_back(windows);
+        let has_memory = !clearing.memory.is_empty();
+        self.end_clearing(clearing);
+        if has_memory {
+            self.serve_waiting(place.device);
         }
         self.answer_stuck(place.device);
     }
 
     /// An executor has ended: nothing is left to clear away there.
     pub(crate) fn forget_clearing(&mut self, place: Place) {
-        for (_, clearing) in self.clearing.extract_if(.., |_, clearing| clearing.place == place) {
-            if let Some(windows) = clearing.windows {
-                self.windows.give_back(windows);
-            }
+        let of_place = self.clearing.extract_if(.., |_, clearing| clearing.place == place);
+        let of_place: Vec<Clearing> = of_place.map(|(_, clearing)| clearing).collect();
+        of_place.into_iter().for_each(|clearing| self.end_clearing(clearing));
+    }
+
+    fn end_clearing(&mut self, clearing: Clearing) {
+        if let Some(windows) = clearing.windows {
+            self.windows.give_back(windows);
         }
+        clearing.memory.into_iter().for_each(|memory| memory.release(self.driver));
     }
 
     /// Whether a second context is being made, or clients have just begun to go there: the making

@@ -46,7 +46,10 @@ impl Keeper {
                 }
                 // Who comes next would wait for what the last one has left behind.
                 None if has_been_calm && self.clearing.is_empty() => {
-                    let mut there = self.sessions.iter().filter(|(_, it)| it.place() == second);
+                    let mut there = self
+                        .sessions
+                        .iter()
+                        .filter(|(id, it)| it.place() == second && !self.moves.contains_key(id));
                     let next = there.find(|(_, session)| session.may_go_back()).map(|(id, _)| *id);
                     next.into_iter().for_each(|id| self.ask_back(id));
                 }

@@ -49,6 +49,7 @@ impl Keeper {
         self.recovering.insert(place);
         self.killings.remove(&place);
         self.forget_clearing(place);
+        self.begin_moves_again(place);
         self.tell_status();
         let pid = executor.process.pid();
         let (mut killed, connection, said) = executor.process.end_now();
@@ -116,7 +117,7 @@ impl Keeper {
             }
             FromExecutor::SessionClosed { session } => self.forget_session(session),
             // It had nothing in flight, and no command in hand that is to blame.
-            FromExecutor::Left { session, event_times } => {
+            FromExecutor::Left { session, event_times, .. } => {
                 if let Some(session) = self.sessions.get_mut(&session) {
                     session.standing.forget_work();
                     session.event_times = event_times;
@@ -336,7 +337,7 @@ impl Keeper {
             // memory that the client can write.
             return self.terminate_session(id);
         }
-        let memory = self.memory_bound_of(client, place.device);
+        let memory = self.memory_bound_where(client, session.told_device as usize, place.device);
         let share = self.share_wish(client, place.device);
         let group = self.membership(client, place.device);
         let (claim, class) = (self.claim_of(client), latency_class(&client.hello.limits));
@@ -415,9 +416,10 @@ impl Keeper {
         let device = place.device;
         let contexts_of = |pid: u32| {
             let owner = self.clients.values().find(|client| client.peer.pid == pid);
-            let contexts = owner.map(|client| client.contexts.as_slice()).unwrap_or_default();
-            let there = contexts.iter().filter(|context| context.device as usize == device);
-            let numbers: Vec<u32> = there.map(|context| context.context_id).collect();
+            let contexts = owner.into_iter().flat_map(|client| {
+                client.contexts.iter().filter(|it| self.home_of(client, it.device) == device)
+            });
+            let numbers: Vec<u32> = contexts.map(|context| context.context_id).collect();
             // Who has just closed its context, or left: its session began with its first context.
             if numbers.is_empty() { vec![1] } else { numbers }
         };

@@ -30,6 +30,11 @@ impl Lending {
         is_lent
     }
 
+    /// Whether other sessions have memory of it.
+    pub(crate) fn is_lent(&self) -> bool {
+        !self.lent.is_empty()
+    }
+
     /// Whose memory it has, and which, as often as it has it.
     pub(crate) fn borrowed(&self) -> Vec<(u64, u64)> {
         let each = self.borrowed.iter();
@@ -58,7 +63,9 @@ impl Keeper {
         match lent {
             Ok((owner, memory, file)) => {
                 // What another executor has mapped stays where it is.
-                self.residencies[device as usize].fix(owner, key);
+                if let Some(there) = self.sessions.get(&owner).map(|owner| owner.device) {
+                    self.residencies[there].fix(owner, key);
+                }
                 let granted =
                     ToExecutor::Granted { session: id, grant: GrantOutcome::Peer(memory) };
                 if let Some(executor) = self.executor(place) {
@@ -91,16 +98,20 @@ impl Keeper {
         let session = self.sessions.get(&id).ok_or(CUresult::ERROR_INVALID_CONTEXT)?;
         let is_owner = |owner: &crate::Session| {
             owner.client == session.client
-                && owner.device == device as usize
-                && owner.device != session.device
+                && owner.told_device == device
+                && owner.told_device != session.told_device
         };
         let mut owners = self.sessions.iter().filter(|(_, owner)| is_owner(owner));
         let (&number, owner) = owners.next().ok_or(CUresult::ERROR_INVALID_DEVICE)?;
+        if owner.device == session.device {
+            // Two devices for the client: its kernels there have the addresses already.
+            return Err(CUresult::ERROR_PEER_ACCESS_UNSUPPORTED);
+        }
         let size_bytes = owner.grants.length(key).ok_or(CUresult::ERROR_INVALID_VALUE)?;
         let memory = owner.memory.get(&key).ok_or(CUresult::ERROR_INVALID_VALUE)?;
         let window = match owner.windows.device.contains(key, 1) {
             true => owner.windows.device,
-            false => Reservations::share(device, self.devices.len() as u32),
+            false => Reservations::share(owner.device as u32, self.devices.len() as u32),
         };
         let file = memory.descriptor(self.driver)?;
         Ok((number, PeerMemory { window, size_bytes }, file))
@@ -112,7 +123,7 @@ impl Keeper {
         let Some(executor) = self.executor(session.place()) else { return };
         let is_it = |(_, other): &(&u64, &crate::Session)| {
             other.client == session.client
-                && other.device == device as usize
+                && other.told_device == device
                 && other.files.error() == 0
         };
         let found = self.sessions.iter().find(is_it);

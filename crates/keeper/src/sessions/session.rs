@@ -199,7 +199,10 @@ pub(crate) struct Session {
     pub(crate) client: u64,
     /// Whom it counts for.
     pub(crate) owner: Owner,
+    /// Where it lives.
     pub(crate) device: usize,
+    /// What its client takes that for: the device of which it was told everything.
+    pub(crate) told_device: u32,
     pub(crate) domain: Domain,
     pub(crate) side: Side,
     /// `{PID: x, Context ID: y}`, for the log.
@@ -249,12 +252,14 @@ pub(crate) struct Session {
     pub(crate) is_overdue: bool,
     /// Where it goes when it leaves next; absent: to the device's other context.
     pub(crate) destination: Option<Place>,
+    /// What it had done before it came to its device.
+    pub(crate) counted_elsewhere: Counts,
 }
 
 impl Session {
     pub(crate) fn new(
         (client, owner, label): (u64, Owner, String),
-        place: Place,
+        (place, told_device): (Place, u32),
         (files, standing): (SessionFiles, Standing),
         (counters, counter_slot): (CounterPage, usize),
         windows: WindowPair,
@@ -266,6 +271,7 @@ impl Session {
             client,
             owner,
             device,
+            told_device,
             domain,
             side,
             label,
@@ -295,6 +301,7 @@ impl Session {
             kernels_before: 0,
             is_overdue: false,
             destination: None,
+            counted_elsewhere: Counts::default(),
         }
     }
 
@@ -337,7 +344,7 @@ impl Session {
 /// What is left of a session that has ended.
 struct Ended {
     client: u64,
-    device: u32,
+    told_device: u32,
     windows: WindowPair,
     files: SessionFiles,
 }
@@ -356,11 +363,13 @@ impl Keeper {
     /// A client begins anew on a device where its session has failed: gives back what that had,
     /// except what its process still has of it.
     pub(crate) fn retire_session(&mut self, id: u64) {
-        let Some(Ended { client, device, windows, files }) = self.end_session(id) else { return };
+        let Some(Ended { client, told_device, windows, files }) = self.end_session(id) else {
+            return;
+        };
         let Some(client) = self.clients.get_mut(&client) else {
             return self.windows.give_back(windows);
         };
-        client.sessions.remove(&device);
+        client.sessions.remove(&told_device);
         client.retired.push((windows, files.into_socket()));
     }
 
@@ -368,6 +377,7 @@ impl Keeper {
         let code: Vec<u64> = self.sessions.get(&id)?.code.keys().copied().collect();
         code.into_iter().for_each(|file| self.tell_standbys_of_code(id, file, Code::Gone));
         self.forget_ahead(id);
+        self.end_move(id, Err("its client has left, or begun again".into()));
         let mut session = self.sessions.remove(&id)?;
         self.forget_changes_of(id);
         for (owner, key) in session.lending.borrowed() {
@@ -378,7 +388,7 @@ impl Keeper {
         }
         let device = &mut self.devices[session.device];
         let counts = session.counters.read(session.counter_slot);
-        device.departed.add(&counts);
+        device.departed.add(&counts.since(&session.counted_elsewhere));
         if let Some(executor) = device.executors.get_mut(&session.place().seat())
             && session.is_served()
         {
@@ -387,8 +397,8 @@ impl Keeper {
         self.add_final_counts(session.client, counts);
         self.residencies[session.device].close(id);
         self.serve_waiting(session.device);
-        let Session { client, device, windows, files, .. } = session;
-        Some(Ended { client, device: device as u32, windows, files })
+        let Session { client, told_device, windows, files, .. } = session;
+        Some(Ended { client, told_device, windows, files })
     }
 }
 

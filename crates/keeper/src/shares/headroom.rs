@@ -65,7 +65,7 @@ impl Keeper {
             let Some(count) = self.devices[device].headroom.multiprocessors() else { continue };
             let is_latency = |client: &Client| {
                 latency_class(&client.hello.limits) == Class::Latency
-                    && client.sessions.contains_key(&(device as u32))
+                    && client.sessions.keys().any(|&told| self.home_of(client, told) == device)
             };
             let is_used = self.clients.values().any(is_latency);
             let headroom = &mut self.devices[device].headroom;

@@ -206,6 +206,32 @@ pub enum ServerChange {
     Groups(Vec<GroupLimits>),
     /// All reservations; those that are not named are given up.
     Reservations(Vec<Reservation>),
+    /// Sessions are to go on on another device. Answered when they do, or when it is known that
+    /// they do not.
+    Move(DeviceMove),
+    /// All drained devices: programs that start do not get to them.
+    Drained(Vec<u32>),
+}
+
+/// Clients that are to go on on another device.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeviceMove {
+    /// Which.
+    pub whom: Moved,
+    /// The server's number of the device; absent: each goes to one that can take it.
+    pub to: Option<u32>,
+}
+
+/// Which clients are moved.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Moved {
+    /// The process of this id.
+    Process(u32),
+    /// Those of this group.
+    Group(String),
+    /// All that are on this device.
+    Device(u32),
 }
 
 /// What came of a change.
@@ -213,7 +239,7 @@ pub enum ServerChange {
 pub struct ChangeReport {
     /// Clients for which it is in force.
     pub clients: Vec<u32>,
-    /// Clients for which it comes into force when kernels that run have ended.
+    /// Clients for which it comes into force when kernels that run have ended, or memory is copied.
     pub waiting: Vec<u32>,
     /// What could not be done: what was wrong and what to do.
     pub refused: Vec<String>,

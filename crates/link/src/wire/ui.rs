@@ -2,7 +2,7 @@
 
 use super::daemon::{ServerSnapshot, ServerStatus};
 use super::group_socket::{GroupHolder, GroupSocket};
-use super::shares::{ChangeReport, GroupLimits, LimitChange, Reservation};
+use super::shares::{ChangeReport, DeviceMove, GroupLimits, LimitChange, Reservation};
 use crate::pieces::Piece;
 use serde::{Deserialize, Serialize};
 
@@ -25,6 +25,19 @@ pub enum UiRequest {
     Release {
         /// Its name.
         name: String,
+    },
+    /// Have clients go on on another device; answered as [`UiRequest::Limit`].
+    Move(DeviceMove),
+    /// Have all clients of a device go on on others, and keep programs that start from it; answered
+    /// as [`UiRequest::Limit`].
+    Drain {
+        /// The servers' number of it.
+        device: u32,
+    },
+    /// Let programs that start use a drained device again; answered as [`UiRequest::Limit`].
+    Undrain {
+        /// The servers' number of it.
+        device: u32,
     },
     /// Open a socket for the clients of a group; one that is open alike stays. Answered as
     /// [`UiRequest::Limit`].
@@ -105,6 +118,9 @@ pub struct DaemonState {
     /// Reserved SMs.
     #[serde(default)]
     pub reservations: Vec<Reservation>,
+    /// Drained devices, by the servers' numbers.
+    #[serde(default)]
+    pub drained: Vec<u32>,
     /// Open sockets of groups.
     #[serde(default)]
     pub sockets: Vec<GroupSocket>,

@@ -33,6 +33,9 @@ const LIVE: &[(&str, Kind)] = &[
     ("release", Kind::Reservation),
     ("close", Kind::Socket),
     ("device", Kind::Device),
+    ("pid", Kind::Client),
+    ("to", Kind::Device),
+    ("drained", Kind::Device),
 ];
 
 /// A word, and what it is.
@@ -256,6 +259,9 @@ mod tests {
             ("openmps limit --client=", "--client=a-client"),
             ("openmps limit --json --server ", "a-server"),
             ("openmps limit --user ", "a-user"),
+            ("openmps move --pid ", "a-client"),
+            ("openmps move --pid 7 --to ", "a-device"),
+            ("openmps drain ", "a-device"),
             ("openmps limit --client 7 --device ", "a-device"),
             ("openmps run --group ", "a-group"),
             ("openmps run --softcuda --reservation ", "a-reservation"),

@@ -57,6 +57,27 @@ hindrances! {
     Events = 16, "more events than the times of which can be taken along";
 }
 
+impl Hindrance {
+    /// Whether it goes away by itself, as what runs now ends.
+    pub fn is_momentary(self) -> bool {
+        match self {
+            Self::HeldCommands | Self::Output | Self::ChangingShare | Self::WorkInFlight => true,
+            Self::Unsaved
+            | Self::Trace
+            | Self::Guard
+            | Self::Sharing
+            | Self::Peers
+            | Self::Objects
+            | Self::ReservedAddresses
+            | Self::DeclaredKernels
+            | Self::SpilledMemory
+            | Self::DeviceHeap
+            | Self::Variables
+            | Self::Events => false,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -67,5 +88,6 @@ mod tests {
         assert_eq!(all.len(), 16);
         assert!(all.iter().all(|it| Hindrance::from_number(*it as u64) == Some(*it)));
         assert_eq!(Hindrance::Trace.to_string(), "a trace");
+        assert!(Hindrance::WorkInFlight.is_momentary() && !Hindrance::Trace.is_momentary());
     }
 }

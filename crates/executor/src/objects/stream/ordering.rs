@@ -114,3 +114,30 @@ fn event_in(context: &Context, place: &mut Option<CUevent>) -> Result<CUevent, F
         None => Ok(*place.insert(new_event(context, EVENT_DISABLE_TIMING)?)),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::session::state::State;
+    use crate::testbed::Bed;
+    use link::wire::command::{LEGACY_STREAM, StreamCreate};
+    use zerocopy::FromZeros;
+
+    /// As in a session that another executor has served: its streams are there, and its default
+    /// stream is opened when it is used.
+    #[test]
+    fn a_default_stream_that_is_opened_later_waits_for_blocking_ones() {
+        const BLOCKING: u32 = 1;
+        let bed = Bed::new();
+        let mut client = bed.open();
+        let state = client.session.state();
+        let wanted = StreamCreate { stream: BLOCKING, ..StreamCreate::new_zeroed() };
+        state.stream_create(wanted).unwrap();
+        let ahead = |state: &State| {
+            state.streams.domains.first().and_then(|it| Some(it.as_ref()?.ahead.clone()))
+        };
+        state.stream_for_work(BLOCKING).unwrap();
+        assert_eq!(ahead(state), Some(vec![BLOCKING]));
+        state.stream_for_work(LEGACY_STREAM).unwrap();
+        assert_eq!(ahead(state), Some(Vec::new()), "it has been waited for");
+    }
+}
