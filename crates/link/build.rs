@@ -1,7 +1,8 @@
 //! Makes the version of the protocol of what the protocol is: nobody need think of raising it.
 //!
 //! It is a digest of the sources that say what goes between processes, without comments and tests.
-//! Two builds talk to each other only if these are the same.
+//! Front ends and daemons talk to each other only if these are the same. Client libraries have
+//! versions that are raised by hand (`src/wire/version.rs`).
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -31,7 +32,11 @@ fn main() {
         digest.add(file.to_string_lossy().as_bytes());
         let text = fs::read_to_string(&file)
             .unwrap_or_else(|error| panic!("cannot read {}: {error}", file.display()));
-        let code = text.lines().map(str::trim).take_while(|line| *line != "#[cfg(test)]");
+        // A file ends with its tests. What stands before them counts, also if it is for tests.
+        let mut lines = text.lines().collect::<Vec<_>>();
+        let tests = lines.windows(2).position(|two| two == ["#[cfg(test)]", "mod tests {"]);
+        lines.truncate(tests.unwrap_or(lines.len()));
+        let code = lines.into_iter().map(str::trim);
         for line in code.filter(|line| !line.is_empty() && !line.starts_with("//")) {
             digest.add(line.as_bytes());
         }
@@ -46,7 +51,7 @@ fn collect(path: &Path, files: &mut Vec<PathBuf>) {
     let entries = fs::read_dir(path)
         .unwrap_or_else(|error| panic!("cannot read {}: {error}", path.display()));
     for entry in entries.flatten() {
-        if entry.file_name() != "tests.rs" {
+        if !["tests.rs", "described.rs"].contains(&&*entry.file_name().to_string_lossy()) {
             collect(&entry.path(), files);
         }
     }

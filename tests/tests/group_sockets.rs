@@ -5,11 +5,12 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use link::socket::Connection;
+use link::wire::DAEMON_SOCKET;
 use link::wire::attach::{
     ClientHello, ClientReply, ClientRequest, Hello, HelloReply, RequestedLimits,
 };
 use link::wire::daemon::ClientSnapshot;
-use link::wire::{DAEMON_SOCKET, PROTOCOL_VERSION};
+use link::wire::version::Versions;
 use openmps_tests::wait::{self, PATIENCE};
 use openmps_tests::{Daemon, Puppet, Runtime, Sandbox, process};
 
@@ -113,7 +114,7 @@ fn other_devices_are_out_of_reach() -> Result<()> {
     // A client that is not our library and asks for the other one.
     let raw = Connection::connect(&directory.join(DAEMON_SOCKET), PATIENCE)?;
     let hello = ClientHello {
-        protocol: PROTOCOL_VERSION,
+        versions: Versions::ours(),
         pid: 1,
         pid_namespace: 0,
         command: "raw".into(),

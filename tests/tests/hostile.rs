@@ -10,9 +10,10 @@ use anyhow::{Context, Result, bail, ensure};
 use link::doorbell::Doorbell;
 use link::session_memory::SessionMemory;
 use link::socket::{Connection, Received};
+use link::wire::DAEMON_SOCKET;
 use link::wire::attach::{ClientHello, ClientReply, ClientRequest, Hello, HelloReply};
 use link::wire::layout::{RING_BYTES, RING_OFFSET};
-use link::wire::{DAEMON_SOCKET, PROTOCOL_VERSION};
+use link::wire::version::Versions;
 use openmps_tests::wait::{self, PATIENCE};
 use openmps_tests::{Daemon, Sandbox};
 
@@ -27,7 +28,7 @@ impl RawClient {
     fn attach(daemon: &Daemon) -> Result<Self> {
         let socket = connect(daemon)?;
         let hello = Hello::Client(ClientHello {
-            protocol: PROTOCOL_VERSION,
+            versions: Versions::ours(),
             pid: process::id(),
             pid_namespace: 0,
             command: "hostile".to_owned(),

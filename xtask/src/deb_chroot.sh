@@ -38,7 +38,7 @@ openmps doctor
 echo quit | nvidia-cuda-mps-control
 test -s /var/log/nvidia-mps/server.log
 
-step "upgrade to another build while a client runs: it goes on, and what is new is told what to do"
+step "upgrade to another build while a client runs: it and new ones go on, and commands are told what to do"
 nvidia-cuda-mps-control -d
 mkfifo /package/orders
 (eval "$(openmps env)" && exec /package/client < /package/orders > /package/answers 2>&1) &
@@ -60,7 +60,8 @@ apt-get -o APT::Sandbox::User=root install -y /package/openmps-next.deb >> /pack
 dpkg --status openmps | grep -q '^Version: .*+next'
 work 2
 test "$(grep -c '^ok' /package/answers)" -eq 2
-for new in /package/program "openmps ps" "nvidia-cuda-mps-control get_server_list"; do
+(eval "$(openmps env)" && timeout 60 /package/program)
+for new in "openmps ps" "nvidia-cuda-mps-control get_server_list"; do
     if (eval "$(openmps env)" && exec timeout 60 $new) > /package/told 2>&1; then
         echo "$new talks to a daemon of another build"
         exit 1

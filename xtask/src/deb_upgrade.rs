@@ -13,8 +13,8 @@ use crate::paths::Paths;
 use crate::system_tree::NAME;
 use crate::tree::{VERSION, fresh_directory, write};
 
-/// What speaks the protocol.
-const SPEAKERS: [&str; 2] = ["usr/bin/openmps", "usr/lib/openmps/libcuda.so.1"];
+/// What speaks the protocol. The client library has versions of its own, which stay.
+const SPEAKER: &str = "usr/bin/openmps";
 
 /// Makes it of a package.
 ///
@@ -24,13 +24,11 @@ pub(crate) fn build(paths: &Paths, package: &Path) -> Result<PathBuf> {
     let root = paths.target.join("deb/next");
     fresh_directory(&root)?;
     run_quietly(Command::new("dpkg-deb").arg("--raw-extract").arg(package).arg(&root))?;
-    for file in SPEAKERS {
-        let file = root.join(file);
-        let mut bytes = fs::read(&file)?;
-        change_protocol(&mut bytes)
-            .with_context(|| format!("{} is not of these sources", file.display()))?;
-        fs::write(&file, bytes)?;
-    }
+    let file = root.join(SPEAKER);
+    let mut bytes = fs::read(&file)?;
+    change_protocol(&mut bytes)
+        .with_context(|| format!("{} is not of these sources", file.display()))?;
+    fs::write(&file, bytes)?;
     let control = root.join("DEBIAN/control");
     let text = fs::read_to_string(&control)?;
     let is = format!("Version: {VERSION}\n");

@@ -13,8 +13,9 @@ use cuda_abi::types::CUresult;
 use link::printable;
 use link::socket::{Connection, SocketError};
 use link::trust::{TrustError, check_daemon};
+use link::wire::DAEMON_SOCKET;
 use link::wire::attach::{ClientHello, Hello, HelloReply, Refusal, RequestedLimits, Welcome};
-use link::wire::{DAEMON_SOCKET, PROTOCOL_VERSION};
+use link::wire::version::Versions;
 use rustix::io::Errno;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -49,13 +50,15 @@ pub(crate) enum AttachError {
         /// What happened.
         source: SocketError,
     },
-    /// The server speaks another version.
+    /// The server uses a version that was not offered.
     #[error(
-        "the server speaks protocol {server:08x} and this library {PROTOCOL_VERSION:08x}: install both from one release"
+        "the server uses version {used} of the client wire, and this library speaks {library}: update OpenMPS where the daemon runs, and restart the daemon (systemctl restart openmps)"
     )]
     Version {
         /// The server's.
-        server: u32,
+        used: u32,
+        /// This library's.
+        library: Versions,
     },
     /// The server said no.
     #[error("refused with CUDA result {code}: {message}")]
@@ -84,9 +87,9 @@ impl AttachError {
 }
 
 impl AttachError {
-    /// Whether daemon and library are not of one build, as after an upgrade. The program's user
-    /// must hear of that: nothing else says it.
-    pub(crate) fn is_of_another_build(&self) -> bool {
+    /// Whether daemon and library speak no version in common, as after an upgrade. The program's
+    /// user must hear of that: nothing else says it.
+    pub(crate) fn is_of_another_version(&self) -> bool {
         // The daemon refuses nothing else with this code.
         let refused = CUresult::ERROR_MPS_RPC_FAILURE.0;
         matches!(self, Self::Version { .. })
@@ -107,13 +110,14 @@ pub(crate) fn connect() -> Result<Attachment, AttachError> {
     let nobody = || AttachError::NoDaemon(paths.first().cloned().unwrap_or_default());
     let (path, connection) = reach_daemon(&paths)?.ok_or_else(nobody)?;
     let failed = |source| AttachError::Connection { path: path.clone(), source };
-    connection.send(&Hello::Client(hello()), &[], SEND_TIMEOUT).map_err(failed)?;
+    let library = Versions::ours();
+    connection.send(&Hello::Client(hello(library)), &[], SEND_TIMEOUT).map_err(failed)?;
     let started = Instant::now();
     let reply = connection.receive::<HelloReply>(WELCOME_TIMEOUT).map_err(failed)?;
     crate::info!("the server answered after {} ms", started.elapsed().as_millis());
     match reply.message {
-        HelloReply::Welcome(welcome) if welcome.protocol != PROTOCOL_VERSION => {
-            Err(AttachError::Version { server: welcome.protocol })
+        HelloReply::Welcome(Welcome { version: used, .. }) if !library.range().contains(&used) => {
+            Err(AttachError::Version { used, library })
         }
         HelloReply::Welcome(welcome) => Ok(Attachment { connection, welcome }),
         HelloReply::Refused(refusal) => {
@@ -131,7 +135,7 @@ pub(crate) fn connect() -> Result<Attachment, AttachError> {
 pub(crate) fn await_release(debugger: &str) -> Result<(), AttachError> {
     let paths = socket_paths(std::env::var_os(PIPE_DIRECTORY_VARIABLE));
     let Some((path, connection)) = reach_daemon(&paths)? else { return Ok(()) };
-    let hello = Hello::Debugged { protocol: PROTOCOL_VERSION, debugger: debugger.to_owned() };
+    let hello = Hello::Debugged { versions: Versions::ours(), debugger: debugger.to_owned() };
     let failed = |source| AttachError::Connection { path: path.clone(), source };
     connection.send(&hello, &[], SEND_TIMEOUT).map_err(failed)?;
     crate::warn!(
@@ -216,10 +220,10 @@ fn socket_paths(variable: Option<OsString>) -> Vec<PathBuf> {
     }
 }
 
-fn hello() -> ClientHello {
+fn hello(versions: Versions) -> ClientHello {
     let variable = |name: &str| std::env::var(name).ok();
     ClientHello {
-        protocol: PROTOCOL_VERSION,
+        versions,
         pid: std::process::id(),
         pid_namespace: pid_namespace().unwrap_or(0),
         command: command(),

@@ -13,12 +13,12 @@ use std::time::Duration;
 
 use link::socket::{Connection, SocketError};
 use link::user::User;
-use link::wire::PROTOCOL_VERSION;
 use link::wire::attach::{ClientHello, Hello, HelloReply, RequestedLimits, Welcome};
 use link::wire::daemon::{
     ClientSnapshot, ContextSnapshot, DeviceSnapshot, ServerSnapshot, ShutdownMode, ToDaemon,
     ToServer,
 };
+use link::wire::version::Versions;
 
 const SHORT: Duration = Duration::from_millis(20);
 const LONG: Duration = Duration::from_secs(30);
@@ -60,7 +60,7 @@ fn serve(daemon: &Connection) {
                 let socket = received.descriptors.into_iter().next().unwrap();
                 let connection = Connection::from_socket(socket).unwrap();
                 let welcome = Welcome {
-                    protocol: PROTOCOL_VERSION,
+                    version: Versions::ours().newest,
                     client_id,
                     server_pid: std::process::id(),
                     driver_version: 13000,
@@ -119,7 +119,7 @@ fn serve(daemon: &Connection) {
 fn attach(socket: &Path) {
     let daemon = Connection::connect(socket, LONG).unwrap();
     let hello = ClientHello {
-        protocol: PROTOCOL_VERSION,
+        versions: Versions::ours(),
         pid: std::process::id(),
         pid_namespace: 0,
         command: "fake".into(),

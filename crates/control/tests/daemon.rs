@@ -15,6 +15,7 @@ use control::directories::Directories;
 use control::frontend::{Answer, Frontend, FrontendError};
 use control::log::Echo;
 use link::socket::Connection;
+use link::wire::version::Versions;
 use rustix::net::{SendFlags, send};
 
 /// What must come about comes about within this time, or the test fails.
@@ -382,6 +383,55 @@ fn nvidias_own_daemon_is_not_disturbed() {
 }
 
 #[test]
+fn a_library_is_heard_if_a_version_is_common_whatever_else_its_packet_has() {
+    let daemon = Daemon::start(Provisioning::OneUserAtATime);
+    let socket = daemon.directories().socket();
+    let answer = |hello: &str| {
+        let connection = Connection::connect(&socket, PATIENCE).unwrap();
+        send(&connection, hello.as_bytes(), SendFlags::NOSIGNAL).unwrap();
+        connection.receive::<serde_json::Value>(PATIENCE).unwrap().message
+    };
+    let rest = r#""pid":7,"pid_namespace":1,"command":"x","limits":{"of the future":[1]}"#;
+    let welcome = answer(&format!(
+        r#"{{"client":{{"versions":{{"oldest":1,"newest":9}},{rest},"of the future":{{}}}}}}"#
+    ));
+    assert_eq!(welcome["welcome"]["version"], Versions::ours().newest, "{welcome}");
+
+    let pid = format!("the daemon is process {}", std::process::id());
+    let server = Versions::ours();
+    let next = server.newest + 1;
+    for (hello, words) in [
+        // Nothing but the versions is as it is now.
+        (
+            format!(
+                r#"{{"client":{{"versions":{{"oldest":{next},"newest":{next},"best":1}},"pid":"x"}}}}"#
+            ),
+            format!(
+                "speaks version {next} of the client wire, and the daemon {server}: update OpenMPS"
+            ),
+        ),
+        (
+            format!(r#"{{"debugged":{{"versions":{{"oldest":{next},"newest":4294967295}}}}}}"#),
+            "restart the daemon".to_owned(),
+        ),
+        (
+            format!(r#"{{"client":{{"versions":{{"oldest":2,"newest":1}},{rest}}}}}"#),
+            format!("names no version of the client wire, and the daemon speaks {server}"),
+        ),
+        (
+            format!(r#"{{"client":{{"protocol":7,{rest}}}}}"#),
+            "update the library that the program loads".to_owned(),
+        ),
+    ] {
+        let refused = answer(&hello);
+        let message = refused["refused"]["message"].as_str().unwrap_or_default();
+        assert_eq!(refused["refused"]["code"], 806, "{hello}: {refused}");
+        assert!(message.contains(&words) && message.contains(&pid), "{hello}: {message}");
+    }
+    assert_eq!(daemon.quit(), 0);
+}
+
+#[test]
 fn ten_thousand_malformed_messages_change_nothing() {
     let daemon = Daemon::start(Provisioning::OneUserAtATime);
     let socket = daemon.directories().socket();
@@ -393,7 +443,7 @@ fn ten_thousand_malformed_messages_change_nothing() {
         b"\xff\xfe\x00",
         br#"{"ui":{"protocol":2}}"#,
         br#"{"client":{"protocol":1}}"#,
-        br#"{"client":{"protocol":99,"pid":1,"pid_namespace":0,"command":"","limits":{}}}"#,
+        br#"{"client":{"versions":{"oldest":2,"newest":1},"pid":1,"pid_namespace":0,"command":"","limits":{}}}"#,
         br#"{"command":{"line":5}}"#,
         &long,
     ];
@@ -449,10 +499,11 @@ fn mutated_messages_change_nothing() {
         (next % below as u64) as usize
     };
     let version = link::wire::PROTOCOL_VERSION;
+    let versions = serde_json::to_string(&Versions::ours()).unwrap();
     let hellos = [
         format!(r#"{{"ui":{{"protocol":{version}}}}}"#),
         format!(
-            r#"{{"client":{{"protocol":{version},"pid":7,"pid_namespace":1,"command":"x","limits":{{"active_thread_percentage":"5"}}}}}}"#
+            r#"{{"client":{{"versions":{versions},"pid":7,"pid_namespace":1,"command":"x","limits":{{"active_thread_percentage":"5"}}}}}}"#
         ),
     ];
     let requests = [

@@ -78,7 +78,7 @@ impl World {
         let pid = 100_000 + self.connections;
         self.pids.insert(pid);
         let hello = format!(
-            r#"{{"protocol": 1, "pid": 1, "pid_namespace": 0, "command": "client {pid}", "limits": {{}}}}"#
+            r#"{{"versions": {{"oldest": 1, "newest": 1}}, "pid": 1, "pid_namespace": 0, "command": "client {pid}", "limits": {{}}}}"#
         );
         let peer = Peer { pid: pid as u32, uid: OWNER, gid: OWNER, ..Default::default() };
         self.event(Event::ClientArrived {

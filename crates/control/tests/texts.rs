@@ -19,8 +19,8 @@ use settings::{Memory, Percentage, parse_memory_list};
 /// with.
 const MESSAGES: &[&str] = &[
     r#"{"ui":{"protocol":1}}"#,
-    r#"{"client":{"protocol":1,"pid":7,"pid_namespace":1,"command":"x","limits":{"active_thread_percentage":"5","pinned_device_mem_limit":"0=4G","group":"a","weight":"3"}}}"#,
-    r#"{"debugged":{"protocol":1,"debugger":"cuda-gdb"}}"#,
+    r#"{"client":{"versions":{"oldest":1,"newest":1},"pid":7,"pid_namespace":1,"command":"x","limits":{"active_thread_percentage":"5","pinned_device_mem_limit":"0=4G","group":"a","weight":"3"}}}"#,
+    r#"{"debugged":{"versions":{"oldest":1,"newest":1},"debugger":"cuda-gdb"}}"#,
     r#"{"trace":{"protocol":1,"pid":7}}"#,
     r#""state""#,
     r#"{"command":{"line":"ps -p 1"}}"#,

@@ -5,6 +5,9 @@
 //! CUDA 13.0 headers and the table of versions measured on real drivers (`tools/codegen`). For code
 //! that is expanded per function use [`for_each_function`](crate::for_each_function).
 
+use std::collections::HashMap;
+use std::sync::LazyLock;
+
 use crate::generated;
 
 /// Which stream a NULL stream handle means to a function.
@@ -71,6 +74,36 @@ pub fn index_of(symbol: &str) -> Option<usize> {
     FUNCTIONS.binary_search_by(|f| f.symbol.cmp(symbol)).ok()
 }
 
+/// A number of each function of [`FUNCTIONS`] that is the same in every build, whatever other
+/// functions a build has: a digest of its symbol (FNV-1a).
+pub static FUNCTION_NUMBERS: [u32; FUNCTION_COUNT] = {
+    let mut numbers = [0; FUNCTION_COUNT];
+    let mut index = 0;
+    while index < FUNCTION_COUNT {
+        numbers[index] = number_of(FUNCTIONS[index].symbol.as_bytes());
+        index += 1;
+    }
+    numbers
+};
+
+const fn number_of(symbol: &[u8]) -> u32 {
+    let mut number = 0x811c_9dc5_u32;
+    let mut at = 0;
+    while at < symbol.len() {
+        number = (number ^ symbol[at] as u32).wrapping_mul(0x0100_0193);
+        at += 1;
+    }
+    number
+}
+
+/// The symbol of a number of [`FUNCTION_NUMBERS`].
+pub fn symbol_of_number(number: u32) -> Option<&'static str> {
+    static SYMBOLS: LazyLock<HashMap<u32, &'static str>> = LazyLock::new(|| {
+        FUNCTION_NUMBERS.iter().copied().zip(FUNCTIONS.iter().map(|f| f.symbol)).collect()
+    });
+    SYMBOLS.get(&number).copied()
+}
+
 pub(crate) const fn function(
     symbol: &'static str,
     base_name: &'static str,
@@ -97,6 +130,15 @@ mod tests {
             assert_eq!(index_of(f.symbol), Some(i));
         }
         assert_eq!(index_of("cuNothing"), None);
+    }
+
+    #[test]
+    fn numbers_stay_and_tell_functions_apart() {
+        assert_eq!(FUNCTION_NUMBERS[index_of("cuInit").unwrap()], 0xd889_6ef3);
+        for (number, function) in FUNCTION_NUMBERS.iter().zip(FUNCTIONS) {
+            assert_eq!(symbol_of_number(*number), Some(function.symbol));
+        }
+        assert_eq!(symbol_of_number(0), None);
     }
 
     #[test]

@@ -273,9 +273,9 @@ fn outcome(error: u32) -> Result<(), CompletionError> {
 }
 
 // What `crowded` says.
-const CORES_SPARE: u32 = 0;
-const CORES_WANTED: u32 = 1;
-const CORES_PLENTY: u32 = 2;
+pub(crate) const CORES_SPARE: u32 = 0;
+pub(crate) const CORES_WANTED: u32 = 1;
+pub(crate) const CORES_PLENTY: u32 = 2;
 
 /// A client thread counted in `sleepers`.
 #[derive(Debug)]

@@ -31,6 +31,7 @@ use link::pieces::Assembly;
 use link::socket::{Connection, Listener};
 use link::wire::attach::{ClientHello, Hello, HelloReply, RequestedLimits};
 use link::wire::ui::{UiReply, UiRequest};
+use link::wire::version::Versions;
 use link::wire::{DAEMON_SOCKET, PROTOCOL_VERSION};
 use openmps_tests::wait::{self, PATIENCE};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -130,7 +131,7 @@ fn attach(socket: &Path, count: usize) -> Result<Vec<Connection>> {
 
 fn hello() -> Hello {
     Hello::Client(ClientHello {
-        protocol: PROTOCOL_VERSION,
+        versions: Versions::ours(),
         pid: std::process::id(),
         pid_namespace: 0,
         command: "stranger".to_owned(),

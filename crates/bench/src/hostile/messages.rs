@@ -5,6 +5,7 @@ use super::raw_session::{RawError, attach};
 use super::{Random, mutate};
 use link::socket::{Connection, SocketError};
 use link::wire::attach::{ClientReply, RequestedLimits};
+use link::wire::version::Versions;
 use link::wire::{MAX_PACKET_BYTES, PROTOCOL_VERSION};
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
@@ -18,13 +19,15 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// Strangers, and then packets of a client that was welcomed.
 const PACKETS: usize = 20;
 
-/// `VERSION` is where the protocol's goes.
-const GREETINGS: [&str; 7] = [
-    r#"{"client":{"protocol":VERSION,"pid":1,"pid_namespace":0,"command":"x","limits":{}}}"#,
-    r#"{"ui":{"protocol":VERSION}}"#,
+/// `PROTOCOL` is where the number of this build goes, `VERSIONS` where those of its client wire go.
+const GREETINGS: [&str; 9] = [
+    r#"{"client":{"versions":VERSIONS,"pid":1,"pid_namespace":0,"command":"x","limits":{}}}"#,
+    r#"{"ui":{"protocol":PROTOCOL}}"#,
     r#"{"ui":{"protocol":4294967295}}"#,
-    r#"{"trace":{"protocol":VERSION,"pid":1}}"#,
-    r#"{"client":{"protocol":18446744073709551616,"pid":-1}}"#,
+    r#"{"trace":{"protocol":PROTOCOL,"pid":1}}"#,
+    r#"{"client":{"versions":{"oldest":18446744073709551616,"newest":-1},"pid":-1}}"#,
+    r#"{"client":{"versions":{"oldest":4294967295,"newest":0},"pid":1}}"#,
+    r#"{"debugged":{"versions":{"oldest":2,"newest":4294967295},"debugger":"x"}}"#,
     "[[[[[[[[[[[[[[[[",
     "",
 ];
@@ -60,8 +63,9 @@ pub fn send(socket: &Path, random: &mut Random) -> Result<usize, RawError> {
 /// One packet: a text that could be right, changed or not, or noise; sometimes with descriptors.
 /// That it is not taken is no matter.
 fn packet(connection: &Connection, random: &mut Random, texts: &[&str]) {
-    let mut bytes =
-        random.pick(texts).replace("VERSION", &PROTOCOL_VERSION.to_string()).into_bytes();
+    let versions = serde_json::to_string(&Versions::ours()).unwrap_or_default();
+    let text = random.pick(texts).replace("PROTOCOL", &PROTOCOL_VERSION.to_string());
+    let mut bytes = text.replace("VERSIONS", &versions).into_bytes();
     match random.below(4) {
         0 => {
             let length = random.below(MAX_PACKET_BYTES + 100);

@@ -10,12 +10,12 @@ use link::session_memory::SessionMemory;
 use link::shm::{self, ShmError};
 use link::socket::{Connection, Received, SocketError};
 use link::spin::Spin;
-use link::wire::PROTOCOL_VERSION;
 use link::wire::attach::{
     ClientHello, ClientReply, ClientRequest, Hello, HelloReply, RegionFile, RequestedLimits,
 };
 use link::wire::command::{self as wire, NO_CALL, Opcode, REGION_PINNED};
 use link::wire::layout::{RING_BYTES, RING_OFFSET};
+use link::wire::version::Versions;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::pwrite;
 use std::path::Path;
@@ -94,7 +94,7 @@ pub struct RawSession {
 pub fn attach(socket: &Path, limits: RequestedLimits) -> Result<Connection, RawError> {
     let connection = Connection::connect(socket, PATIENCE)?;
     let hello = Hello::Client(ClientHello {
-        protocol: PROTOCOL_VERSION,
+        versions: Versions::ours(),
         pid: std::process::id(),
         pid_namespace: 0,
         command: "hostile".to_owned(),

@@ -132,7 +132,7 @@ fn make() -> Choice {
         Ok(attachment) => attached(attachment),
         Err(AttachError::NoDaemon(_)) => native_driver(),
         Err(refused) => {
-            match refused.is_of_another_build() {
+            match refused.is_of_another_version() {
                 true => crate::log::tell_unless_off(format_args!("{refused}")),
                 false => error!("{refused}"),
             }

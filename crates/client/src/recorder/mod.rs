@@ -14,10 +14,12 @@ use crate::exports;
 use crate::{info, warn};
 use core::cell::Cell;
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU64, Ordering};
+use cuda_abi::functions::FUNCTION_NUMBERS;
 use cuda_abi::types::CUresult;
 use link::socket::{Connection, SocketError};
 use link::trace::{Record, TraceRing, Words};
 use link::wire::trace::{FromTraced, SOCKET_VARIABLE, ToTraced};
+use link::wire::version::Versions;
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use std::collections::HashMap;
 use std::path::Path;
@@ -98,7 +100,7 @@ pub(crate) fn call(index: usize, body: impl FnOnce() -> CUresult) -> CUresult {
         let Posted { device, first, last } = POSTED.try_with(Cell::get).unwrap_or_default();
         recorder.push(&Record::Call {
             thread: thread_number(),
-            function: index as u32,
+            function: FUNCTION_NUMBERS[index],
             result: result.0,
             device: device.saturating_sub(1),
             start_ns,
@@ -262,7 +264,11 @@ fn publish(connection: Connection) -> Option<()> {
     };
     let words: Vec<_> =
         std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect();
-    let hello = FromTraced::Hello { pid: std::process::id(), command: words.join(" ") };
+    let hello = FromTraced::Hello {
+        versions: Versions::ours(),
+        pid: std::process::id(),
+        command: words.join(" "),
+    };
     connection.send(&hello, &[file.as_fd()], TIMEOUT).ok()?;
     let connection = Arc::new(connection);
     let descriptor = connection.as_fd().as_raw_fd();

@@ -11,11 +11,11 @@ use link::ring::{Command, Consumer};
 use link::session_memory::SessionMemory;
 use link::socket::{Connection, Listener};
 use link::spin::Cores;
-use link::wire::PROTOCOL_VERSION;
 use link::wire::attach::*;
 use link::wire::command::{self as wire, NO_CALL, Opcode};
 use link::wire::graph::{Description, GraphCreate, Node};
 use link::wire::query::{ClusterReply, TensorMapEncode, TensorMapReply};
+use link::wire::version::Versions;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::mm::{MapFlags, ProtFlags};
 use std::collections::{BTreeMap, HashMap};
@@ -130,7 +130,7 @@ fn welcome() -> Welcome {
         closed: false,
     };
     Welcome {
-        protocol: PROTOCOL_VERSION,
+        version: Versions::ours().newest,
         client_id: 1,
         server_pid: 1,
         driver_version: 13050,

@@ -217,7 +217,7 @@ mod tests {
             ..Who::default()
         };
         let hello = serde_json::from_str(
-            r#"{"protocol": 1, "pid": 1, "pid_namespace": 0, "command": "/tmp/feas", "limits": {}}"#,
+            r#"{"versions": {"oldest": 1, "newest": 1}, "pid": 1, "pid_namespace": 0, "command": "/tmp/feas", "limits": {}}"#,
         );
         core.handle(
             Duration::ZERO,

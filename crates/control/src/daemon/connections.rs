@@ -19,6 +19,7 @@ use link::wire::daemon::{Namespaces, Peer};
 use link::wire::group_socket::{Admission, GroupSocket};
 use link::wire::owner::Owner;
 use link::wire::ui::{UiReply, UiRequest};
+use link::wire::version::{VersionError, Versions, agree};
 use rustix::event::PollFlags;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde::Deserialize;
@@ -426,8 +427,12 @@ impl Connection {
                 return Act::Closed(Some("Unable to read new connection type information"));
             }
         };
+        // First whether they understand each other: what follows may have another form.
+        if let Err(misfit) = judge(&packet) {
+            return self.refuse_misfit(misfit);
+        }
         match serde_json::from_slice(&packet) {
-            Ok(Hello::Client(hello)) if hello.protocol == PROTOCOL_VERSION => {
+            Ok(Hello::Client(hello)) => {
                 let mut hello = match hello.bounded() {
                     Ok(hello) => hello,
                     Err(error) => {
@@ -462,34 +467,31 @@ impl Connection {
                 refuse(&self.socket, NOT_PERMITTED, message.into());
                 Act::Closed(Some("A front end or a debugger came by a group's socket: refused"))
             }
-            Ok(Hello::Debugged { protocol: PROTOCOL_VERSION, debugger }) => {
+            Ok(Hello::Debugged { debugger, .. }) => {
                 self.role = Role::Client;
                 Act::Debugged(self.who.peer, debugger)
             }
-            Ok(Hello::Trace { protocol: PROTOCOL_VERSION, pid }) => {
+            Ok(Hello::Trace { pid, .. }) => {
                 self.role = Role::Client;
                 Act::Trace(self.who.peer, pid)
             }
-            Ok(Hello::Ui { protocol: PROTOCOL_VERSION }) => {
+            Ok(Hello::Ui { .. }) => {
                 self.await_request();
                 Act::Nothing
             }
-            // Of another build, or nonsense: what other builds say may have another form.
-            _ => match serde_json::from_slice::<AnyHello>(&packet) {
-                Ok(hello) if hello.values().any(|peer| peer.protocol != PROTOCOL_VERSION) => {
-                    self.refuse_build(&hello)
-                }
-                _ => Act::Closed(Some("Unknown type of connection")),
-            },
+            Err(_) => Act::Closed(Some("Unknown type of connection")),
         }
     }
 
-    fn refuse_build(&self, hello: &AnyHello) -> Act {
-        let theirs = hello.values().next().map_or(0, |hello| hello.protocol);
-        let message = format!(
-            "this daemon is of another build of OpenMPS (protocol {PROTOCOL_VERSION:08x} instead of {theirs:08x}), as after an upgrade: restart it (systemctl restart openmps; or kill its process {}, and start it again)",
-            std::process::id()
-        );
+    fn refuse_misfit(&self, misfit: Misfit) -> Act {
+        let pid = std::process::id();
+        let message = match misfit {
+            Misfit::Build(theirs) => format!(
+                "this daemon is of another build of OpenMPS (protocol {PROTOCOL_VERSION:08x} instead of {theirs:08x}), as after an upgrade: restart it (systemctl restart openmps; or kill its process {pid}, and start it again)"
+            ),
+            Misfit::Library(error) => format!("{error}; the daemon is process {pid}"),
+            Misfit::Nonsense => return Act::Closed(Some("Unknown type of connection")),
+        };
         refuse(&self.socket, RPC_FAILURE, message);
         Act::Closed(Some("Unknown type of connection: another version of the protocol"))
     }
@@ -552,11 +554,40 @@ impl Connection {
 }
 
 /// The part of a [`Hello`] that all builds have in common, by the kind of peer.
-type AnyHello = BTreeMap<String, AnyPeer>;
+type Opening = BTreeMap<String, Spoken>;
 
+/// What a peer speaks: a library says versions, a front end the number of its build.
 #[derive(Deserialize)]
-struct AnyPeer {
-    protocol: u32,
+struct Spoken {
+    versions: Option<Versions>,
+    protocol: Option<u32>,
+}
+
+/// Why a peer is not heard.
+enum Misfit {
+    /// A library without a version in common.
+    Library(VersionError),
+    /// A front end of another build, whose protocol this is.
+    Build(u32),
+    /// Nothing that was ever spoken here.
+    Nonsense,
+}
+
+/// Whether the daemon understands who opens so.
+fn judge(packet: &[u8]) -> Result<(), Misfit> {
+    let opening: Opening = serde_json::from_slice(packet).map_err(|_| Misfit::Nonsense)?;
+    let (kind, spoken) = opening.first_key_value().ok_or(Misfit::Nonsense)?;
+    if ["client", "debugged"].contains(&kind.as_str()) {
+        let server = Versions::ours();
+        let versions = spoken.versions.ok_or(VersionError::Unnamed { server });
+        let agreed = versions.and_then(|library| agree(library, server));
+        return agreed.map(drop).map_err(Misfit::Library);
+    }
+    match spoken.protocol {
+        Some(PROTOCOL_VERSION) => Ok(()),
+        Some(theirs) => Err(Misfit::Build(theirs)),
+        None => Err(Misfit::Nonsense),
+    }
 }
 
 /// A peer that does not take its refusal learns it from the closing.

@@ -6,12 +6,12 @@ use crate::{Course, Keeper};
 use cuda_abi::types::{CUdevice_attribute, CUresult};
 use executor_link::log::log_server;
 use link::socket::Connection;
-use link::wire::PROTOCOL_VERSION;
 use link::wire::attach::{ClientHello, DeviceInfo, HelloReply, Refusal, Welcome};
 use link::wire::daemon::{Namespaces, Origin, Peer};
 use link::wire::group_socket::{Admission, SocketDomain};
 use link::wire::owner::Owner;
 use link::wire::shares::{NameError, PROFILE_GROUP_PREFIX, check_name, limits_of_group};
+use link::wire::version::{Versions, agree};
 use policy::domains::{Domain, Grouping, Key, checked_name};
 use policy::limits::{MemoryBound, active_thread_percentage, latency_class};
 use policy::sms::partitions::HEADROOM;
@@ -137,8 +137,13 @@ impl Keeper {
             }
         };
         let named = self.named_sets(&hello, admission.as_ref(), &origin);
-        let refusal = self
-            .refuses(&hello)
+        let version = agree(hello.versions, Versions::ours());
+        let unheard = version.err().map(|error| Refusal {
+            code: CUresult::ERROR_MPS_RPC_FAILURE.0,
+            message: error.to_string(),
+        });
+        let refusal = unheard
+            .or_else(|| self.refuses(&hello))
             .or_else(|| self.is_full_for(admission.as_ref(), peer))
             .or(named.as_ref().err().cloned());
         if let Some(refusal) = refusal {
@@ -162,7 +167,7 @@ impl Keeper {
             device.closed = !admits(admission.as_ref(), device);
         }
         let welcome = Welcome {
-            protocol: PROTOCOL_VERSION,
+            version: version.unwrap_or_default(),
             client_id: id,
             server_pid: std::process::id(),
             driver_version: self.driver_version,
@@ -309,13 +314,6 @@ impl Keeper {
 
     fn refuses(&self, hello: &ClientHello) -> Option<Refusal> {
         let refusal = |code: CUresult, message: String| Some(Refusal { code: code.0, message });
-        if hello.protocol != PROTOCOL_VERSION {
-            let message = format!(
-                "client library speaks protocol {:08x}, the server {PROTOCOL_VERSION:08x}: install both from one build",
-                hello.protocol
-            );
-            return refusal(CUresult::ERROR_MPS_CONNECTION_FAILED, message);
-        }
         if let Some(partition) = &hello.limits.sm_partition {
             // It is to have these SMs alone: on others, or on all, it would disturb whoever has
             // them.

@@ -15,4 +15,6 @@ mod ring;
 pub use record::{
     Annotation, MAX_TEXT_BYTES, RECORD_WORDS, Record, TEXT_BYTES, Words, Work, WorkKind,
 };
+#[cfg(test)]
+pub(crate) use ring::ring_layout;
 pub use ring::{RING_BYTES, RING_RECORDS, TraceReader, TraceRing};

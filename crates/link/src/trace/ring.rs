@@ -212,6 +212,23 @@ impl Drop for TraceReader {
     }
 }
 
+/// Where what is in a ring's file, for who holds it to that.
+#[cfg(test)]
+pub(crate) fn ring_layout() -> String {
+    use core::mem::offset_of;
+    // One more is told here as well.
+    let _: fn(&Header) = |it| {
+        let Header { tail: _, head: _, lost: _, closed: _ } = it;
+    };
+    format!(
+        "tail u64@{} head u64@{} lost u64@{} closed u32@{}, {RING_RECORDS} slots of {SLOT_BYTES} bytes @{HEADER_BYTES}, sequence u64@0, {RECORD_WORDS} words u64@8",
+        offset_of!(Header, tail),
+        offset_of!(Header, head),
+        offset_of!(Header, lost),
+        offset_of!(Header, closed),
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::record::{Annotation, Record};

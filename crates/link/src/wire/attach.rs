@@ -6,6 +6,7 @@
 //! requests ([`ClientRequest`]) get one [`ClientReply`] each, and its closing, however it comes
 //! about, is the end of the client.
 
+use super::version::Versions;
 use crate::printable_prefix;
 use serde::{Deserialize, Serialize};
 
@@ -19,8 +20,8 @@ pub enum Hello {
     /// A CUDA program's client library under a CUDA debugger: it does not attach, but waits for
     /// [`HelloReply::Native`].
     Debugged {
-        /// The sender's [`super::PROTOCOL_VERSION`].
-        protocol: u32,
+        /// Those that the library speaks.
+        versions: Versions,
         /// The debugger, for the log.
         debugger: String,
     },
@@ -42,8 +43,8 @@ pub enum Hello {
 /// What a client says of itself. Identity comes from the kernel, never from here.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ClientHello {
-    /// The sender's [`super::PROTOCOL_VERSION`].
-    pub protocol: u32,
+    /// Those that the library speaks.
+    pub versions: Versions,
     /// Process id in the client's own PID namespace, for messages only.
     pub pid: u32,
     /// Inode of the client's PID namespace (`/proc/self/ns/pid`), 0 if unreadable.
@@ -200,8 +201,8 @@ pub struct Refusal {
 /// Everything a client must know to answer device queries by itself.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Welcome {
-    /// The server's [`super::PROTOCOL_VERSION`].
-    pub protocol: u32,
+    /// The version of the client wire that both use from here on.
+    pub version: u32,
     /// Names this client in the daemon's lists; given out by the daemon, and never reused.
     pub client_id: u64,
     /// The server's process id.
@@ -371,7 +372,7 @@ mod tests {
         let bounded = |name: &str, bytes: usize| {
             let limits: Value = json!({ name: "x".repeat(bytes) });
             let hello: ClientHello = serde_json::from_value(json!({
-                "protocol": 1, "pid": 1, "pid_namespace": 0, "command": "", "limits": limits
+                "versions": Versions::ours(), "pid": 1, "pid_namespace": 0, "command": "", "limits": limits
             }))
             .unwrap();
             hello.bounded().map(drop)

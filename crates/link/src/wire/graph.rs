@@ -5,7 +5,7 @@
 //! after what it depends on; hence it can hold no cycle. It lies in a region of the client, and the
 //! executor parses a copy of it.
 
-use super::command::{Opcode, PAYLOAD_LIMIT_BYTES, Role};
+use super::command::{Opcode, PAYLOAD_LIMIT_BYTES, Role, wire_struct};
 use thiserror::Error;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -20,16 +20,7 @@ pub const MAX_SECTIONS: u32 = 1 << 14;
 /// Longest description.
 pub const MAX_DESCRIPTION_BYTES: u64 = 1 << 28;
 /// Alignment of a node in a description.
-const NODE_ALIGN: usize = 8;
-
-macro_rules! wire_struct {
-    ($($(#[$doc:meta])* struct $name:ident { $($(#[$fdoc:meta])* $field:ident : $ty:ty,)* })*) => {
-        $($(#[$doc])*
-        #[repr(C)]
-        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
-        pub struct $name { $($(#[$fdoc])* pub $field: $ty,)* })*
-    };
-}
+pub(crate) const NODE_ALIGN: usize = 8;
 
 wire_struct! {
     /// See [`Opcode::GraphCreate`].
@@ -205,7 +196,7 @@ impl<'a> Node<'a> {
 }
 
 /// A graph, as described.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Description<'a> {
     /// Each after what it depends on.
     pub nodes: Vec<Node<'a>>,

@@ -16,11 +16,12 @@ pub mod shares;
 pub mod sharing;
 pub mod trace;
 pub mod ui;
+pub mod version;
 pub mod virtual_memory;
 
-/// Version of everything that processes say to each other: a digest of these sources, made by
-/// `build.rs`. Peers with another version are refused with a message that names both, in
-/// hexadecimal.
+/// Version of what the processes of one build say to each other: a digest of these sources, made by
+/// `build.rs`. Front ends with another version are refused with a message that names both, in
+/// hexadecimal. Client libraries have [`version`]s of their own.
 pub const PROTOCOL_VERSION: u32 = match u32::from_str_radix(env!("WIRE_DIGEST"), 10) {
     Ok(version) => version,
     Err(_) => panic!("build.rs wrote no number"),

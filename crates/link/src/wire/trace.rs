@@ -6,6 +6,7 @@
 //! the packets. The connection's closing is the end, on either side.
 
 use super::command::wire_struct;
+use super::version::Versions;
 use serde::{Deserialize, Serialize};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -18,6 +19,8 @@ pub const SOCKET_VARIABLE: &str = "OPENMPS_TRACE";
 pub enum FromTraced {
     /// First, with the ring of its calls.
     Hello {
+        /// Versions of the client wire that its library speaks.
+        versions: Versions,
         /// Its process id, in its own PID namespace.
         pid: u32,
         /// Its command line.

@@ -11,6 +11,7 @@ use link::shm::ShmError;
 use link::socket::{Connection, SocketError};
 use link::trace::{Annotation, MAX_TEXT_BYTES, RING_RECORDS, Record, TraceReader, TraceRing, Work};
 use link::wire::trace::{FromTraced, ToTraced};
+use link::wire::version::{Versions, agree};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::Output;
@@ -181,7 +182,15 @@ impl Source {
     ) -> anyhow::Result<()> {
         let file = descriptors.into_iter().next();
         match message {
-            FromTraced::Hello { pid, command } => {
+            FromTraced::Hello { versions: library, pid, command } => {
+                let ours = Versions::ours();
+                if agree(library, ours).is_err() {
+                    eprintln!(
+                        "openmps: the library of process {pid} speaks {library} of the client wire, and this command {ours}: it is not traced; update the older of both"
+                    );
+                    self.connection = None;
+                    return Ok(());
+                }
                 if let Some(ring) = self.ring(file).filter(|_| self.calls.is_none()) {
                     self.process = writer.process(pid, &command)?;
                     self.calls = Some(ring);

@@ -7,11 +7,11 @@ use link::session_memory::SessionMemory;
 use link::shm::{self, Access, Reservation};
 use link::socket::Connection;
 use link::spin::Spin;
-use link::wire::PROTOCOL_VERSION;
 use link::wire::attach::*;
 use link::wire::command::{self as wire, NO_CALL, Opcode, REGION_PINNED};
 use link::wire::daemon::*;
-use rustix::fd::{AsFd, OwnedFd};
+use link::wire::version::Versions;
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
@@ -109,34 +109,33 @@ impl Server {
         pid: u32,
         limits: RequestedLimits,
     ) -> Result<(Connection, Welcome), Refusal> {
-        self.requests += 1;
         let (ours, theirs) = Connection::pair().unwrap();
         let hello = ClientHello {
-            protocol: PROTOCOL_VERSION,
+            versions: Versions::ours(),
             pid,
             pid_namespace: 0,
             command: "fake".into(),
             limits,
         };
-        let peer = Peer { pid, uid: 0, gid: 0, ..Peer::default() };
-        self.daemon
-            .send(
-                &ToServer::Attach {
-                    client_id: self.requests,
-                    hello: Box::new(hello),
-                    peer,
-                    admission: None,
-                    origin: Default::default(),
-                },
-                &[theirs.as_fd()],
-                SOON,
-            )
-            .unwrap();
+        self.hand_over(hello, theirs.as_fd());
         match ours.receive::<HelloReply>(SOON).unwrap().message {
             HelloReply::Welcome(welcome) => Ok((ours, welcome)),
             HelloReply::Refused(refusal) => Err(refusal),
             HelloReply::Native => panic!("a server's answer is not for debugged clients"),
         }
+    }
+
+    /// Hands over a client that has said this.
+    pub(crate) fn hand_over(&mut self, hello: ClientHello, socket: BorrowedFd<'_>) {
+        self.requests += 1;
+        let attach = ToServer::Attach {
+            client_id: self.requests,
+            peer: Peer { pid: hello.pid, uid: 0, gid: 0, ..Peer::default() },
+            hello: Box::new(hello),
+            admission: None,
+            origin: Default::default(),
+        };
+        self.daemon.send(&attach, &[socket], SOON).unwrap();
     }
 
     pub(crate) fn client(&mut self) -> Client {

@@ -15,6 +15,7 @@ mod server_log;
 mod settings;
 mod spilling;
 mod takeover;
+mod version_1;
 mod waits;
 
 use std::path::PathBuf;
@@ -33,6 +34,7 @@ fn main() -> ExitCode {
             executor_fuzz::stand_between(&arguments)
                 .unwrap_or_else(|| server::executor::main(arguments))
         }
+        Some("record") => version_1::recorder::main(arguments.skip(1).collect()),
         _ => {
             run(&std::env::args().skip(1).filter(|word| !word.starts_with('-')).collect::<Vec<_>>())
         }
@@ -81,6 +83,7 @@ fn tests() -> impl Iterator<Item = &'static Test> {
         memory::ALL,
         ring_fuzz::ALL,
         executor_fuzz::ALL,
+        version_1::ALL,
     ];
     all.into_iter().flatten()
 }

@@ -11,10 +11,11 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use link::socket::Connection;
+use link::wire::DAEMON_SOCKET;
 use link::wire::attach::{
     ClientHello, ClientReply, ClientRequest, Hello, HelloReply, RequestedLimits,
 };
-use link::wire::{DAEMON_SOCKET, PROTOCOL_VERSION};
+use link::wire::version::Versions;
 use serde_json::{Value, json};
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -122,7 +123,7 @@ fn client() -> Result<()> {
     let directory = std::env::var("CUDA_MPS_PIPE_DIRECTORY").context("no directory")?;
     let socket = Connection::connect(&Path::new(&directory).join(DAEMON_SOCKET), PATIENCE)?;
     let hello = ClientHello {
-        protocol: PROTOCOL_VERSION,
+        versions: Versions::ours(),
         // Its word for who it is: nobody's.
         pid: 1,
         pid_namespace: 0,

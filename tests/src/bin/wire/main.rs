@@ -13,8 +13,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use link::socket::Connection;
+use link::wire::DAEMON_SOCKET;
 use link::wire::attach::{ClientHello, Hello, HelloReply, RequestedLimits};
-use link::wire::{DAEMON_SOCKET, PROTOCOL_VERSION};
+use link::wire::version::Versions;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -45,7 +46,7 @@ fn obey(line: &str, open: &mut Vec<Connection>) -> Result<()> {
             let daemon = connect()?;
             let debugger = "a test".to_owned();
             daemon.send(
-                &Hello::Debugged { protocol: PROTOCOL_VERSION, debugger },
+                &Hello::Debugged { versions: Versions::ours(), debugger },
                 &[],
                 PATIENCE,
             )?;
@@ -64,7 +65,7 @@ fn connect() -> Result<Connection> {
 fn attach(command: String) -> Result<Connection> {
     let daemon = connect()?;
     let hello = ClientHello {
-        protocol: PROTOCOL_VERSION,
+        versions: Versions::ours(),
         pid: std::process::id(),
         pid_namespace: 0,
         command,

@@ -131,7 +131,7 @@ fn a_group_is_given_or_claimed() {
     let hello = |group: &str| -> ClientHello {
         let limits = format!(r#"{{"group": "{group}"}}"#);
         let text = format!(
-            r#"{{"protocol": 1, "pid": 1, "pid_namespace": 0, "command": "", "limits": {limits}}}"#
+            r#"{{"versions": {{"oldest": 1, "newest": 1}}, "pid": 1, "pid_namespace": 0, "command": "", "limits": {limits}}}"#
         );
         serde_json::from_str(&text).unwrap()
     };

@@ -5,6 +5,7 @@ use super::super::*;
 use link::wire::daemon::{
     ClientSnapshot, ContextSnapshot, DeviceSnapshot, Namespaces, ShutdownMode, ToDaemon,
 };
+use link::wire::version::Versions;
 
 pub(super) const ROOT: u32 = 0;
 pub(super) const ALICE: u32 = 1000;
@@ -77,7 +78,8 @@ impl World {
     /// The same, of this process.
     fn client_of(&mut self, pid: Pid, connection: u64, uid: u32, counts_for: Option<u32>) {
         let (limits, command) = (Default::default(), "/tmp/feas".to_owned());
-        let hello = ClientHello { protocol: 1, pid: 1, pid_namespace: 0, command, limits };
+        let hello =
+            ClientHello { versions: Versions::ours(), pid: 1, pid_namespace: 0, command, limits };
         let hello = Box::new(hello);
         let peer = Peer { pid, uid, gid: uid, counts_for, ..Peer::default() };
         let connection = ConnectionId(connection);

@@ -77,7 +77,11 @@ macro_rules! wire_struct {
         $($(#[$doc])*
         #[repr(C)]
         #[derive(Clone, Copy, Debug, Default, PartialEq, FromBytes, IntoBytes, Immutable, KnownLayout)]
-        pub struct $name { $($(#[$fdoc])* pub $field: $ty,)* })*
+        pub struct $name { $($(#[$fdoc])* pub $field: $ty,)* }
+
+        #[cfg(test)]
+        $crate::wire::version::described::described!($name { $($field: $ty),* });
+        )*
     };
 }
 

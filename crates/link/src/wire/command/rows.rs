@@ -24,6 +24,12 @@ macro_rules! commands {
             /// Every opcode.
             pub const ALL: &[Self] = &[$(Self::$name,)*];
 
+            /// Layouts of its body and its answer.
+            #[cfg(test)]
+            pub(crate) fn layouts(self) -> (Layout, Layout) {
+                match self { $(Self::$name => (<$body>::LAYOUT, <$answer>::LAYOUT),)* }
+            }
+
             /// What is known of it.
             pub fn facts(self) -> &'static Facts {
                 match self {

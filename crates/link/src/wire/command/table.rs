@@ -9,7 +9,9 @@
 //!
 //! [`super::facts`] says what the columns mean. To add a command, add its row and its body: the
 //! compiler then names [`Request`]'s readers, of which the executor's `State::perform` does the
-//! work.
+//! work. A number, a body and an answer never change, and no number is used again: libraries in
+//! containers have them ([`crate::wire::version`]). So a new command has a new number, and needs a
+//! new version.
 
 use zerocopy::FromBytes;
 
@@ -45,6 +47,8 @@ use super::module::*;
 use super::rows::{commands, effect, holds_stream, key};
 use super::stream::*;
 use super::{LimitGet, LimitReply, LimitSet};
+#[cfg(test)]
+use crate::wire::version::described::{Described, Layout};
 
 commands! {
     /// Called: answers at once with nothing. For measuring, and to see that all earlier commands
