@@ -404,7 +404,7 @@ mod tests {
         let bed = Bed::new();
         let mut client = bed.open();
         let state = client.session.state();
-        let mut grown_by_drop = |state: &mut State| {
+        let grown_by_drop = |state: &mut State| {
             let create = PartitionCreate { partition: 1, description: 1 };
             state.record(Opcode::PartitionCreate, create.as_bytes()).unwrap();
             get_resource(state, 1, 7);
