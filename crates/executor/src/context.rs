@@ -107,6 +107,15 @@ impl Context {
         result.ok()
     }
 
+    /// Destroys events that nothing names any more.
+    pub(crate) fn end_events(&self, events: impl IntoIterator<Item = CUevent>) {
+        for event in events {
+            // SAFETY: a live event, by the caller's word; the driver keeps it until it is reached.
+            // What cannot be destroyed in a living context is lost to it.
+            let _ = unsafe { self.driver.cuEventDestroy_v2(event) };
+        }
+    }
+
     /// The error that ended the context, if one did.
     pub(crate) fn lost(&self) -> Option<CUresult> {
         // Acquire: pairs with the release in `check`.

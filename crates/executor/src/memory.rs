@@ -34,7 +34,6 @@ use std::ptr;
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
-use zerocopy::IntoBytes;
 
 /// `CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP`.
 const REGISTER_FLAGS: u32 = 1 | 2;
@@ -301,8 +300,7 @@ impl State {
         self.memory.grants.insert(at, size_bytes);
         // The keeper gives no overlapping grants.
         let _ = self.memory.addressable.insert(at, size_bytes);
-        self.reply.extend_from_slice(GrowReply { address: at, size_bytes }.as_bytes());
-        Ok(())
+        self.answer(&GrowReply { address: at, size_bytes })
     }
 
     /// A new grant, mapped: its address and length.
@@ -391,8 +389,7 @@ impl State {
         let free = (free as u64).saturating_add(self.shared.kept.bytes());
         let free_bytes = allowance.left_bytes().map_or(free, |left| left.min(free));
         let total_bytes = allowance.total_bytes(total as u64);
-        self.reply.extend_from_slice(MemoryInfoReply { free_bytes, total_bytes }.as_bytes());
-        Ok(())
+        self.answer(&MemoryInfoReply { free_bytes, total_bytes })
     }
 
     /// Refuses addresses that are not this client's.

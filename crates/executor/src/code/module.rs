@@ -18,7 +18,6 @@ use std::collections::HashMap;
 use std::ffi::{CStr, CString};
 use std::ptr;
 use std::sync::Arc;
-use zerocopy::IntoBytes;
 
 /// Code that lives until neither a module nor a graph has it.
 pub(crate) type SharedLibrary = Arc<CUlibrary>;
@@ -242,8 +241,7 @@ impl State {
             managed: managed.is_success().into(),
             reserved: 0,
         };
-        self.reply.extend_from_slice(reply.as_bytes());
-        Ok(())
+        self.answer(&reply)
     }
 
     pub(crate) fn module_kernels(&mut self, wanted: ModuleKernels) -> Result<(), Failure> {
@@ -271,9 +269,7 @@ impl State {
         if names.len() + size_of::<NamesReply>() > CALL_REPLY_BYTES {
             return Err(Failure::Cuda(CUresult::ERROR_NOT_SUPPORTED));
         }
-        self.reply.extend_from_slice(
-            NamesReply { names: count, size_bytes: names.len() as u32 }.as_bytes(),
-        );
+        self.answer(&NamesReply { names: count, size_bytes: names.len() as u32 })?;
         self.reply.extend_from_slice(&names);
         Ok(())
     }

@@ -134,12 +134,6 @@ impl State {
         unkept.flat_map(|(library, origin)| self.keep_code_renewed(library, origin)).collect()
     }
 
-    /// Whether all work of the session has ended.
-    pub(crate) fn has_ended(&mut self) -> bool {
-        let words = &self.handle.words;
-        self.streams.have_ended(&self.shared.context, |slot| words.completed(slot))
-    }
-
     fn keep_code_renewed(&mut self, library: CUlibrary, mut origin: Origin) -> Vec<CUlibrary> {
         match self.renew(&mut origin) {
             Ok(()) => self.shared.spares.keep(origin, library),

@@ -7,7 +7,7 @@
 //! device reaches another is the driver's word. What is still mapped here counts for the client,
 //! even when the other session has given it up.
 
-use crate::session::failure::Failure;
+use crate::session::failure::{Failure, INVALID};
 use crate::session::session_handle::DeliveredGrant;
 use crate::session::state::State;
 use cuda_abi::types::*;
@@ -26,7 +26,6 @@ const MAX_RANGES: usize = 1 << 12;
 const UNIT_BYTES: u64 = 32 << 20;
 /// The keeper answers at once, or is gone.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
-const INVALID: Failure = Failure::Cuda(CUresult::ERROR_INVALID_VALUE);
 
 #[derive(Clone, Copy, Debug)]
 struct Mapping {

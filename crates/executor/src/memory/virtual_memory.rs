@@ -12,7 +12,7 @@ mod reserving;
 use super::virtual_journal::Thing;
 use crate::memory::FILE_TIMEOUT;
 use crate::session::descriptors::{Kept, OF_MEMORY, Room};
-use crate::session::failure::{Failure, below};
+use crate::session::failure::{Failure, INVALID, below};
 use crate::session::state::State;
 use cuda_abi::types::*;
 use executor_link::log::log_server;
@@ -27,7 +27,6 @@ use link::wire::virtual_memory::{
 use rustix::fd::{AsFd, BorrowedFd};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
-use zerocopy::IntoBytes;
 
 /// Mappings, and reservations, that a session may have at a time.
 const MAX_MAPPINGS: usize = 1 << 16;
@@ -36,7 +35,6 @@ const MAX_MAPPINGS: usize = 1 << 16;
 const MAX_SHAREABLE: usize = 1 << 15;
 /// Distinguishes keys of imported memory from the keeper's.
 const IMPORTED: u64 = 1 << 63;
-const INVALID: Failure = Failure::Cuda(CUresult::ERROR_INVALID_VALUE);
 
 /// Whose memory it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -238,8 +236,7 @@ impl State {
         self.virtual_memory.pieces.insert(wanted.memory, Arc::new(piece));
         let MemoryCreate { memory: number, sharing, .. } = wanted;
         self.note_thing(Thing::Memory { key, size_bytes, number, sharing })?;
-        self.reply.extend_from_slice(MemoryCreateReply { key }.as_bytes());
-        Ok(())
+        self.answer(&MemoryCreateReply { key })
     }
 
     pub(crate) fn memory_release(&mut self, wanted: MemoryNumber) -> Result<(), Failure> {

@@ -4,7 +4,7 @@
 //! Arrays are the driver's, so the keeper does not count them: this module does, by an estimate
 //! that is not below what they take.
 
-use crate::session::failure::{Failure, below};
+use crate::session::failure::{Failure, INVALID, below};
 use crate::session::state::State;
 use crate::submit::copy::volume_bytes;
 use cuda_abi::types::*;
@@ -13,9 +13,7 @@ use link::wire::array::{
     NO_ARRAY,
 };
 use std::collections::HashMap;
-use zerocopy::IntoBytes;
 
-const INVALID: Failure = Failure::Cuda(CUresult::ERROR_INVALID_VALUE);
 /// Longest side of an array, in any unit.
 const MAX_EXTENT: u64 = 1 << 20;
 /// Memory arrays, and their rows, come in units.
@@ -223,8 +221,7 @@ impl State {
             size_bytes: needed.size as u64,
             alignment_bytes: needed.alignment as u64,
         };
-        self.reply.extend_from_slice(reply.as_bytes());
-        Ok(())
+        self.answer(&reply)
     }
 
     fn destroy_array(&self, held: Held) -> Result<(), Failure> {

@@ -12,7 +12,6 @@ use link::wire::command::{
 };
 use std::collections::HashMap;
 use std::sync::Arc;
-use zerocopy::IntoBytes;
 
 /// `CU_EVENT_DISABLE_TIMING`; the other flags mean nothing to the executor.
 const DISABLE_TIMING: u32 = 2;
@@ -76,8 +75,7 @@ impl State {
         if let Err(failure) = self.check(result) {
             milliseconds = self.past_elapsed(wanted.start, wanted.end).ok_or(failure)?;
         }
-        self.reply.extend_from_slice(EventElapsedReply { milliseconds, reserved: 0 }.as_bytes());
-        Ok(())
+        self.answer(&EventElapsedReply { milliseconds, reserved: 0 })
     }
 
     pub(crate) fn event(&self, number: u32) -> Result<CUevent, Failure> {
@@ -166,10 +164,8 @@ impl State {
 
     /// At the session's end.
     pub(crate) fn clear_past_times(&mut self) {
-        if let Some((event, _)) = self.past_times.reference.take() {
-            // SAFETY: a live event of this session whose work has ended.
-            let _ = unsafe { self.driver().cuEventDestroy_v2(event) };
-        }
+        let reference = self.past_times.reference.take();
+        self.context().end_events(reference.map(|(event, _)| event));
     }
 }
 

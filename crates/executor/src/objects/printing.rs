@@ -21,7 +21,6 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
-use zerocopy::IntoBytes;
 
 /// What the compiler makes of `printf` in device code.
 const PRINT_FUNCTION: &[u8] = b"vprintf";
@@ -214,12 +213,11 @@ impl State {
     /// Answers with text, as much as an answer holds.
     pub(crate) fn output_take(&mut self) -> Result<(), Failure> {
         self.collect_output()?;
-        let text = &mut self.printing.text;
-        let size = text.len().min(CALL_REPLY_BYTES - size_of::<OutputReply>());
-        let more = u32::from(size < text.len() || !self.printing.in_flight.is_empty());
-        let head = OutputReply { size_bytes: size as u32, more };
-        self.reply.extend_from_slice(head.as_bytes());
-        self.reply.extend(text.drain(..size));
+        let length = self.printing.text.len();
+        let size = length.min(CALL_REPLY_BYTES - size_of::<OutputReply>());
+        let more = u32::from(size < length || self.printing.is_active());
+        self.answer(&OutputReply { size_bytes: size as u32, more })?;
+        self.reply.extend(self.printing.text.drain(..size));
         Ok(())
     }
 
@@ -229,10 +227,7 @@ impl State {
             // Nobody is left to read it, but the next session's text must not begin with it.
             let _ = self.fetch_output();
         }
-        for event in self.printing.in_flight.drain(..) {
-            // SAFETY: a live event of this session.
-            let _ = unsafe { driver.cuEventDestroy_v2(event) };
-        }
+        self.shared.context.end_events(self.printing.in_flight.drain(..));
         if let Some(stream) = self.printing.idle_stream.take() {
             // SAFETY: a live stream of this session that nobody uses any more.
             let _ = unsafe { driver.cuStreamDestroy_v2(stream) };

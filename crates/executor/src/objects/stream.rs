@@ -414,11 +414,7 @@ impl Streams {
             let _ = unsafe { driver.cuStreamDestroy_v2(stream.handle) };
         }
         let of_domains = self.domains.drain(..).flatten().filter_map(|domain| domain.event);
-        let events: Vec<CUevent> = of_domains.map(|(event, _)| event).collect();
-        for event in events.into_iter().chain(self.join_event.take()) {
-            // SAFETY: as above.
-            let _ = unsafe { driver.cuEventDestroy_v2(event) };
-        }
+        context.end_events(of_domains.map(|(event, _)| event).chain(self.join_event.take()));
     }
 
     fn open_slot(&mut self, slot: u32) -> Result<&mut Stream, Failure> {

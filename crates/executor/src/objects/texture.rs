@@ -8,7 +8,7 @@
 use super::array::row_bytes;
 use super::claims::{Kind, LONGEST_WAIT, MOST_OBJECTS_TRIED, Value, group_of, make_until};
 use crate::recovery::replay::ReplayError;
-use crate::session::failure::Failure;
+use crate::session::failure::{Failure, INVALID};
 use crate::session::state::State;
 use cuda_abi::types::*;
 use link::wire::array::{SURFACE, TEXTURE, TextureCreate, TextureHandle};
@@ -17,7 +17,6 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use zerocopy::IntoBytes;
 
-const INVALID: Failure = Failure::Cuda(CUresult::ERROR_INVALID_VALUE);
 /// Texture and surface objects that a session may have at a time.
 const MAX_OBJECTS: usize = 1 << 20;
 
@@ -113,8 +112,7 @@ impl State {
         let handle = made?.ok_or(Failure::Cuda(CUresult::ERROR_OUT_OF_MEMORY))?;
         self.objects.insert((Kind::Object(object), handle), Made::Live(written_array(&wanted)));
         let reply = TextureHandle { handle, object, reserved: 0 };
-        self.reply.extend_from_slice(reply.as_bytes());
-        Ok(())
+        self.answer(&reply)
     }
 
     /// Makes objects again that another executor had made.

@@ -314,9 +314,7 @@ impl State {
 
     /// At the session's end, or when another order comes first.
     pub(crate) fn forget_fence(&mut self) {
-        for event in self.resharing.fence.take().into_iter().flatten() {
-            // SAFETY: a live event of this session; the driver keeps it until it is reached.
-            let _ = unsafe { self.driver().cuEventDestroy_v2(event) };
-        }
+        let fence = self.resharing.fence.take();
+        self.context().end_events(fence.into_iter().flatten());
     }
 }

@@ -17,7 +17,6 @@ use link::wire::partition::{
 use policy::sms::partitions::{ShareSize, Units, all_among};
 use std::collections::HashMap;
 use std::sync::Arc;
-use zerocopy::IntoBytes;
 
 /// What a green context of a program's own takes of the device, by estimate (4 to 5.5 MiB on an
 /// H200).
@@ -187,8 +186,7 @@ impl State {
             None => device_resource(&self.shared.context)?,
         };
         let known = self.partitions.keep(&resource)?;
-        self.reply.extend_from_slice(known.as_bytes());
-        Ok(())
+        self.answer(&known)
     }
 
     pub(crate) fn resource_split(&mut self, wanted: ResourceSplit) -> Result<(), Failure> {
@@ -201,11 +199,11 @@ impl State {
             None => SmResource::default(),
         };
         let head = ResourceSplitReply { groups: groups.len() as u32, reserved: 0, remaining };
-        self.reply.extend_from_slice(head.as_bytes());
+        self.answer(&head)?;
         if room > 0 {
             for group in &groups {
                 let known = self.partitions.keep(group)?;
-                self.reply.extend_from_slice(known.as_bytes());
+                self.answer(&known)?;
             }
         }
         Ok(())
@@ -243,8 +241,7 @@ impl State {
             }
         };
         let reply = DescriptionReply { description: place as u32 + 1, reserved: 0 };
-        self.reply.extend_from_slice(reply.as_bytes());
-        Ok(())
+        self.answer(&reply)
     }
 
     pub(crate) fn partition_create(&mut self, wanted: PartitionCreate) -> Result<(), Failure> {
@@ -279,8 +276,7 @@ impl State {
             }
         };
         let reply = self.partitions.insert(wanted.partition, made, charged_bytes);
-        self.reply.extend_from_slice(reply.as_bytes());
-        Ok(())
+        self.answer(&reply)
     }
 
     pub(crate) fn partition_take(&mut self, wanted: PartitionTake) -> Result<(), Failure> {
@@ -293,8 +289,7 @@ impl State {
         };
         let made = self.shared.partitions.take(context, size, outer.as_deref())?;
         let reply = self.partitions.insert(wanted.partition, made, 0);
-        self.reply.extend_from_slice(reply.as_bytes());
-        Ok(())
+        self.answer(&reply)
     }
 
     pub(crate) fn partition_drop(&mut self, wanted: PartitionDrop) -> Result<(), Failure> {
@@ -303,7 +298,7 @@ impl State {
         let made = made.ok_or(CUresult::ERROR_INVALID_CONTEXT)?;
         self.partitions.retired.push(made);
         // A green context may not go before the work in it.
-        if !self.streams.in_flight(|slot| self.handle.words.completed(slot)) {
+        if !self.may_work() {
             let charged = self.partitions.retired.drain(..).map(|made| made.charged_bytes).sum();
             self.memory.discharge(charged);
         }

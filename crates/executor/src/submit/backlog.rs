@@ -79,9 +79,6 @@ impl Backlog {
 
     /// Destroys the events; the stream's work has ended.
     pub(crate) fn clear(&mut self, context: &Context) {
-        for event in self.marks.drain(..).chain(self.free.drain(..)) {
-            // SAFETY: a live event of this session that nothing names any more.
-            let _ = unsafe { context.driver().cuEventDestroy_v2(event) };
-        }
+        context.end_events(self.marks.drain(..).chain(self.free.drain(..)));
     }
 }

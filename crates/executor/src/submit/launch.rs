@@ -153,8 +153,7 @@ impl State {
                 ),
             }
         })?;
-        self.reply.extend_from_slice(OccupancyReply { blocks, block_threads: threads }.as_bytes());
-        Ok(())
+        self.answer(&OccupancyReply { blocks, block_threads: threads })
     }
 }
 

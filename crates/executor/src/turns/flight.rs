@@ -212,8 +212,7 @@ impl State {
         if !self.flight.is_busy() {
             return self.save_arrays();
         }
-        let words = &self.handle.words;
-        if self.streams.have_ended(&self.shared.context, |slot| words.completed(slot)) {
+        if self.has_ended() {
             self.shared.flights.set_idle(&self.flight);
             self.history().settle();
             self.end_retired();

@@ -188,10 +188,7 @@ impl Marks {
     /// Destroys the events.
     pub(crate) fn clear(&mut self, context: &Context) {
         self.forget();
-        for event in self.free.drain(..) {
-            // SAFETY: a live event of this session that nothing names any more.
-            let _ = unsafe { context.driver().cuEventDestroy_v2(event) };
-        }
+        context.end_events(self.free.drain(..));
     }
 
     fn take_out(&mut self, work: Work) {

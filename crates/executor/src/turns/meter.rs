@@ -340,9 +340,6 @@ impl State {
         self.read_samples();
         let Meter { pending, free, .. } = std::mem::take(&mut self.meter);
         let pending = pending.into_iter().map(|sample| (sample.start, sample.end));
-        for event in pending.chain(free).flat_map(|(start, end)| [start, end]) {
-            // SAFETY: a live event of this session that nothing names any more.
-            let _ = unsafe { self.driver().cuEventDestroy_v2(event) };
-        }
+        self.context().end_events(pending.chain(free).flat_map(|(start, end)| [start, end]));
     }
 }

@@ -253,8 +253,7 @@ impl State {
         if self.pacing.contends || in_flight.cost_ns < self.pacing.settles_at_ns {
             return;
         }
-        let words = &self.handle.words;
-        if self.streams.in_flight(|slot| words.completed(slot)) {
+        if self.may_work() {
             self.pacing.settles_at_ns = in_flight.cost_ns + SETTLE_NS;
             return;
         }

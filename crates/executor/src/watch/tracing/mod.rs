@@ -416,11 +416,7 @@ impl State {
         ring.close();
         let of_span = |span: Span| [Some(span.start), span.end.map(|end| end.event)];
         let shared = closed.into_iter().flat_map(of_span).flatten().chain([clock.into_event()]);
-        let events = shared.filter_map(Arc::into_inner).chain(free);
-        for event in events {
-            // SAFETY: a live event of this session that nothing names any more.
-            let _ = unsafe { self.driver().cuEventDestroy_v2(event) };
-        }
+        self.context().end_events(shared.filter_map(Arc::into_inner).chain(free));
     }
 }
 
