@@ -10,6 +10,7 @@ pub(crate) mod virtual_journal;
 pub(crate) mod virtual_memory;
 
 use super::context::Context;
+use crate::code::module::Touch;
 use crate::memory::mapping::DeviceWindow;
 use crate::session::allowance::Allowance;
 use crate::session::budgets::Holding;
@@ -404,6 +405,7 @@ impl State {
         let StreamWriteValue { stream, value_bytes, address, value, flags, .. } = wanted;
         self.check_range(address, value_bytes.into())?;
         let stream = self.stream_for_work(stream)?;
+        self.touch_variables(Touch::Known);
         let driver = self.driver();
         // SAFETY: a live stream of this session and an address of its client.
         self.check(unsafe {

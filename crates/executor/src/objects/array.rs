@@ -283,12 +283,12 @@ impl State {
         if destination.array != NO_ARRAY {
             self.touch_array(destination.array);
         }
-        let _pass = self.enter(slot);
+        let copied_bytes = width_bytes.saturating_mul(height).saturating_mul(depth);
         // SAFETY: memory ends are this client's, arrays live; that a box lies in its array the
         // driver checks.
-        self.check(unsafe { self.driver().cuMemcpy3DAsync_v2(&copy, stream) })?;
-        self.counters().count_copy(width_bytes.saturating_mul(height).saturating_mul(depth));
-        Ok(())
+        self.submit_copy(slot, copied_bytes, |driver| unsafe {
+            driver.cuMemcpy3DAsync_v2(&copy, stream)
+        })
     }
 
     /// Destroys everything; nobody uses it any more.

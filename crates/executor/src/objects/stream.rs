@@ -264,6 +264,15 @@ impl Streams {
         Ok(handle)
     }
 
+    /// What [`Self::for_signal`] said comes after all did not: the one before is the last.
+    pub(crate) fn take_signal_back(&mut self, slot: u32, before: u64) {
+        if let Ok(stream) = self.open_slot(slot) {
+            stream.unsignalled = true;
+            stream.last_signal = before;
+            self.standing.note_submitted(slot, before);
+        }
+    }
+
     /// The last signal of a slot.
     pub(crate) fn last_signal(&self, slot: u32) -> u64 {
         let stream = self.slots.get(slot as usize).and_then(Option::as_ref);

@@ -216,7 +216,7 @@ impl State {
         let is_repeatable = match request {
             Request::Launch(launch, rest) => {
                 let function = self.modules.function(launch.function).ok()?;
-                let (attributes, _) = split(launch, rest).ok()?;
+                let (attributes, _) = split(&launch, rest).ok()?;
                 // Such a kernel may begin before the one before it has ended.
                 let overlaps = attributes.iter().any(|attribute| {
                     attribute.id == CUlaunchAttributeID::PROGRAMMATIC_STREAM_SERIALIZATION

@@ -296,7 +296,7 @@ impl State {
             Request::ModuleKernels(wanted, _) => self.module_kernels(wanted),
             Request::Occupancy(wanted, _) => self.occupancy(wanted),
             Request::FunctionAttributes(wanted, _) => self.function_attributes(wanted),
-            Request::Launch(wanted, rest) => self.launch(wanted, rest),
+            Request::Launch(wanted, rest) => self.launch(&wanted, rest, None),
             Request::OutputTake(..) => self.output_take(),
             Request::GraphCreate(wanted, _) => self.graph_create(wanted),
             Request::GraphDestroy(wanted, _) => self.graph_destroy(wanted),

@@ -198,11 +198,7 @@ impl State {
         if launch.function == COPIER {
             return self.copy_one(launch, parameters);
         }
-        let traced = self.trace_batch_begins(launch.stream, one);
-        self.launch(*launch, parameters)?;
-        self.trace_batch_began(traced, one);
-        self.note_ahead(launch.stream, one);
-        Ok(())
+        self.launch(launch, parameters, Some(one))
     }
 
     /// Submits as many of the first launches as the longest chain has that they fill; says how

@@ -1,6 +1,5 @@
 //! Copies and fills, checked against what the client may address.
 
-use crate::code::module::Touch;
 use crate::session::failure::Failure;
 use crate::session::state::State;
 use cuda_abi::types::*;
@@ -19,14 +18,10 @@ impl State {
         }
         self.check_range(destination, size_bytes)?;
         self.check_range(source, size_bytes)?;
-        self.touch_variables(Touch::Known);
-        let _pass = self.enter(slot);
         // SAFETY: both ranges are this client's, in memory that the driver knows.
-        self.check(unsafe {
-            self.driver().cuMemcpyAsync(destination, source, size_bytes as usize, stream)
-        })?;
-        self.counters().count_copy(size_bytes);
-        Ok(())
+        self.submit_copy(slot, size_bytes, |driver| unsafe {
+            driver.cuMemcpyAsync(destination, source, size_bytes as usize, stream)
+        })
     }
 
     /// The stream for what waits for none of the client's.
@@ -60,25 +55,25 @@ impl State {
             extent(wanted.destination_pitch_bytes, wanted.destination_slice_bytes)?,
         )?;
         self.check_range(source, extent(wanted.source_pitch_bytes, wanted.source_slice_bytes)?)?;
-        self.touch_variables(Touch::Known);
-        let _pass = self.enter(wanted.stream);
-        for slice in 0..depth {
-            let copy = CUDA_MEMCPY2D {
-                srcMemoryType: CUmemorytype::UNIFIED,
-                srcDevice: source + slice * wanted.source_slice_bytes,
-                srcPitch: wanted.source_pitch_bytes as usize,
-                dstMemoryType: CUmemorytype::UNIFIED,
-                dstDevice: destination + slice * wanted.destination_slice_bytes,
-                dstPitch: wanted.destination_pitch_bytes as usize,
-                WidthInBytes: width_bytes as usize,
-                Height: height as usize,
-                ..Default::default()
-            };
-            // SAFETY: both extents are this client's, in memory that the driver knows.
-            self.check(unsafe { self.driver().cuMemcpy2DAsync_v2(&copy, stream) })?;
-        }
-        self.counters().count_copy(width_bytes.saturating_mul(height).saturating_mul(depth));
-        Ok(())
+        let copied_bytes = width_bytes.saturating_mul(height).saturating_mul(depth);
+        self.submit_copy(wanted.stream, copied_bytes, |driver| {
+            let mut copies = (0..depth).map(|slice| {
+                let copy = CUDA_MEMCPY2D {
+                    srcMemoryType: CUmemorytype::UNIFIED,
+                    srcDevice: source + slice * wanted.source_slice_bytes,
+                    srcPitch: wanted.source_pitch_bytes as usize,
+                    dstMemoryType: CUmemorytype::UNIFIED,
+                    dstDevice: destination + slice * wanted.destination_slice_bytes,
+                    dstPitch: wanted.destination_pitch_bytes as usize,
+                    WidthInBytes: width_bytes as usize,
+                    Height: height as usize,
+                    ..Default::default()
+                };
+                // SAFETY: both extents are this client's, in memory that the driver knows.
+                unsafe { driver.cuMemcpy2DAsync_v2(&copy, stream) }
+            });
+            copies.find(|copied| !copied.is_success()).unwrap_or(CUresult::SUCCESS)
+        })
     }
 
     pub(crate) fn fill(&mut self, wanted: Fill) -> Result<(), Failure> {
@@ -102,12 +97,9 @@ impl State {
         let row_bytes = width.checked_mul(element_bytes.into()).ok_or(TOO_LARGE)?;
         let extent = extent_bytes(row_bytes, height, 1, pitch_bytes, 0).ok_or(TOO_LARGE)?;
         self.check_range(destination, extent)?;
-        self.touch_variables(Touch::Known);
-        let _pass = self.enter(slot);
-        let driver = self.driver();
         let (n, pitch, rows) = (width as usize, pitch_bytes as usize, height as usize);
         // SAFETY: the extent is this client's, in memory that the driver knows.
-        self.check(unsafe {
+        self.submit_copy(slot, 0, |driver| unsafe {
             match (element_bytes, rows) {
                 (1, 1) => driver.cuMemsetD8Async(destination, value as u8, n, stream),
                 (2, 1) => driver.cuMemsetD16Async(destination, value as u16, n, stream),

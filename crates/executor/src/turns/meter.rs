@@ -15,7 +15,7 @@
 use super::costs::{Piece, Timed};
 use crate::objects::stream::new_event;
 use crate::session::state::State;
-use crate::submit::waiting::Together;
+use crate::submit::submitted::Submitted;
 use cuda_abi::types::*;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -111,24 +111,6 @@ enum Sampled {
     },
 }
 
-/// What the driver gets in one call.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Submitted<'a> {
-    /// One thing.
-    Piece(Piece),
-    /// Kernels in a row, with their parameters.
-    Chain(Together<'a>),
-}
-
-impl Submitted<'_> {
-    fn launches(self) -> u32 {
-        match self {
-            Self::Piece(_) => 1,
-            Self::Chain(launches) => launches.kernel_count() as u32,
-        }
-    }
-}
-
 /// A launch that is being measured.
 #[derive(Debug, Default)]
 pub(crate) struct Measured {
@@ -156,8 +138,8 @@ impl State {
     pub(crate) fn begin_launches(&mut self, slot: u32, submitted: Submitted<'_>) {
         self.settle_by_words();
         let may_be_sampled = match submitted {
-            Submitted::Piece(_) => true,
-            Submitted::Chain(_) => self.meter.is_timed(submitted.launches()),
+            Submitted::Piece(..) => true,
+            Submitted::Chain(_) => self.meter.is_timed(submitted.pieces()),
         };
         let is_idle = may_be_sampled
             && !self.driver().is_software()
@@ -172,11 +154,11 @@ impl State {
         submitted: Submitted<'_>,
     ) -> Measured {
         let before = std::mem::take(&mut self.meter.stream);
-        let is_timed = self.meter.is_timed(submitted.launches());
-        self.meter.launches += u64::from(submitted.launches());
+        let is_timed = self.meter.is_timed(submitted.pieces());
+        self.meter.launches += u64::from(submitted.pieces());
         let is_new = match submitted {
-            Submitted::Piece(piece) if self.pacing.knows(piece) => false,
-            Submitted::Piece(piece) => {
+            Submitted::Piece(piece, _) if self.pacing.knows(piece) => false,
+            Submitted::Piece(piece, _) => {
                 // The next launch may be its next sample.
                 self.read_samples();
                 !self.pacing.knows(piece) && !self.meter.is_being_sampled(piece)
@@ -275,7 +257,7 @@ impl State {
 
     fn sampled(&self, submitted: Submitted<'_>) -> Sampled {
         match submitted {
-            Submitted::Piece(piece) => Sampled::Piece(piece),
+            Submitted::Piece(piece, _) => Sampled::Piece(piece),
             Submitted::Chain(launches) => {
                 let all = launches.kernels();
                 let copies_ns = (launches.len() - launches.kernel_count()) as u64 * COPY_NS;
@@ -319,7 +301,7 @@ impl State {
         let launches = meter.launches - meter.launches_at_sample;
         meter.sampled = Some(now);
         meter.launches_at_sample = meter.launches;
-        let count = submitted.launches();
+        let count = submitted.pieces();
         let (submission, host) = (Duration::ZERO, Duration::MAX);
         meter.pending.push_back(Sample {
             start,

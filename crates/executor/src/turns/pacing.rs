@@ -24,9 +24,8 @@ use super::costs::{Costs, Piece, Timed};
 use super::marks::{Marks, Work};
 use super::pace::{Held, InDriver, Longest};
 use crate::session::state::State;
-use crate::submit::launch::shape_of;
 use crate::submit::own_kernels::COPIER;
-use crate::submit::waiting::Together;
+use crate::submit::submitted::{Launched, Shape, Submitted};
 use cuda_abi::types::*;
 use executor_link::counters::Waits;
 use executor_link::log::log_server;
@@ -64,25 +63,6 @@ const TURN_SLEEP: Duration = Duration::from_millis(1);
 /// Who has a turn, and of whom nothing begins or ends for so long, is not waited for: a kernel may
 /// be waiting for what is held.
 const STALL: Duration = Duration::from_secs(5);
-
-/// How a kernel fills the device.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Shape {
-    pub(crate) function: CUfunction,
-    pub(crate) blocks: u64,
-    pub(crate) block_threads: u32,
-    pub(crate) dynamic_shared_bytes: u32,
-}
-
-/// What is launched, as far as it matters to others.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Launched {
-    Kernel(Shape),
-    /// So many, which need not all fill the device, but may.
-    Graph {
-        kernels: u32,
-    },
-}
 
 /// A launch that is being submitted.
 #[derive(Clone, Copy, Debug)]
@@ -262,8 +242,7 @@ impl State {
         self.pacing.looks.settle();
     }
 
-    /// Before a launch: says whether it is counted.
-    pub(crate) fn pace(
+    fn pace_one(
         &mut self,
         slot: u32,
         stream: CUstream,
@@ -289,20 +268,26 @@ impl State {
         Some(Paced { slot, cost_ns, launches: 1 })
     }
 
-    /// The same before a chain of kernels.
-    pub(crate) fn pace_chain(
+    /// Before work: says whether it is counted. The first kernel of a chain decides for all.
+    pub(crate) fn pace(
         &mut self,
         slot: u32,
         stream: CUstream,
-        chain: Together<'_>,
+        submitted: Submitted<'_>,
     ) -> Option<Paced> {
+        let chain = match submitted {
+            Submitted::Piece(piece, launched) => {
+                return self.pace_one(slot, stream, piece, |_| launched);
+            }
+            Submitted::Chain(launches) => launches,
+        };
         let mut all: Option<Paced> = None;
         for (launch, _) in chain.iter().filter(|(launch, _)| launch.function != COPIER) {
             let launched = |state: &Self| match state.modules.function(launch.function) {
-                Ok(function) => Launched::Kernel(shape_of(launch, function.handle)),
+                Ok(function) => Launched::Kernel(Shape::new(launch, function.handle)),
                 Err(_) => Launched::Graph { kernels: 1 },
             };
-            let one = self.pace(slot, stream, Piece::Function(launch.function), launched)?;
+            let one = self.pace_one(slot, stream, Piece::Function(launch.function), launched)?;
             let all = all.get_or_insert(Paced { slot, cost_ns: 0, launches: 0 });
             all.cost_ns += one.cost_ns;
             all.launches += 1;

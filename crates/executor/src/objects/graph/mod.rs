@@ -16,9 +16,8 @@ mod remaking;
 use crate::code::module::Touch;
 use crate::session::failure::{Failure, below};
 use crate::session::state::State;
+use crate::submit::submitted::{Launched, Submission, Submitted};
 use crate::turns::costs::Piece;
-use crate::turns::meter::Submitted;
-use crate::turns::pacing::Launched;
 use conditional::Homes;
 use cuda_abi::types::*;
 use executor_link::history::NotedLaunch;
@@ -27,8 +26,8 @@ use link::wire::graph::{
     Description, DescriptionError, GraphCreate, GraphDestroy, GraphEnable, GraphLaunch, GraphSet,
     GraphUpload, MAX_DESCRIPTION_BYTES, MAX_GRAPHS, MAX_NODES,
 };
+use node::Node;
 pub(crate) use node::{Code, with_kernel};
-use node::{Node, Work};
 use std::collections::HashMap;
 use std::ptr;
 
@@ -279,34 +278,18 @@ impl State {
         }
         let (executable, load) = (graph.executable, graph.load());
         self.check_ranges_again(wanted.graph)?;
-        self.refresh_guard()?;
-        let stream = self.stream_for_work(wanted.stream)?;
         self.touch_variables(Touch::All);
-        let session = &self.handle;
-        let given_up = || session.gives_up();
-        let weight = load.kernels.max(1);
-        self.streams.admit_launches(&self.shared.context, wanted.stream, weight, given_up)?;
-        if self.handle.gives_up() {
-            return Err(self.ending());
-        }
-        if load.prints {
-            self.begin_printing()?;
-        }
-        let piece = Piece::Graph(wanted.graph);
         let launched = Launched::Graph { kernels: load.kernels };
-        let paced = self.pace(wanted.stream, stream, piece, |_| launched);
-        let measured = self.measure_launches(stream, Submitted::Piece(piece));
-        let entry = self.enter_with_frame(wanted.stream, load.frame_bytes)?;
-        self.note_graph_launch(wanted.stream, load.last_function);
-        // SAFETY: live handles of this session; what its nodes name is kept alive.
-        let result = unsafe { self.driver().cuGraphLaunch(executable, stream) };
-        drop(entry);
-        self.launch_measured(measured, stream);
-        self.paced(paced);
-        if load.prints {
-            self.printing_launched(stream)?;
-        }
-        self.check(result)?;
+        let (slot, submitted) =
+            (wanted.stream, Submitted::Piece(Piece::Graph(wanted.graph), launched));
+        let Load { prints, frame_bytes, .. } = load;
+        let submission =
+            Submission { slot, submitted, prints, frame_bytes, waited: None, signal: None };
+        self.submit(&submission, |state, stream| {
+            state.note_graph_launch(slot, load.last_function);
+            // SAFETY: live handles of this session; what its nodes name is kept alive.
+            unsafe { state.driver().cuGraphLaunch(executable, stream) }
+        })?;
         self.last_function = load.last_function.or(self.last_function);
         self.counters().count_kernels(load.kernels.into());
         self.counters().count_copy(load.copied_bytes);
@@ -377,7 +360,7 @@ impl State {
         &mut self,
         graph: &mut Graph,
         place: usize,
-        work: &Work<'_>,
+        work: &node::Work<'_>,
     ) -> Result<(), Failure> {
         let node = &graph.nodes[place];
         self.set_attributes(node.handle, work)?;

@@ -5,8 +5,9 @@
 //! counts. A program that infers launches a kernel that would fill the device between a hundred
 //! that do not; of the few microseconds of that one nobody else notices anything.
 
-use super::{CONTENDS_NS, Launched, Shape};
+use super::CONTENDS_NS;
 use crate::session::state::State;
+use crate::submit::submitted::{Launched, Shape};
 use cuda_abi::types::*;
 use executor_link::numbers::NumberMap;
 use policy::turns::fairness::room::{ALL, Place, Room};

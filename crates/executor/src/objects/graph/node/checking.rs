@@ -30,7 +30,7 @@ impl State {
         let work = match described.opcode {
             Opcode::Launch => {
                 let (shape, rest) = body::<Launch>(bytes)?;
-                let (mut attributes, parameters) = split(shape, rest)?;
+                let (mut attributes, parameters) = split(&shape, rest)?;
                 self.map_priorities(&mut attributes);
                 let function = self.modules.function(shape.function)?;
                 if shape.parameter_bytes < function.parameter_bytes {
