@@ -107,6 +107,24 @@ impl Context {
         result.ok()
     }
 
+    /// An event with these `CU_EVENT_*` flags.
+    pub(crate) fn new_event(&self, flags: u32) -> Result<CUevent, CUresult> {
+        let mut event = CUevent::NULL;
+        // SAFETY: the result is written.
+        self.check(unsafe { self.driver.cuEventCreate(&mut event, flags) })?;
+        Ok(event)
+    }
+
+    /// A stream that waits for no other one.
+    pub(crate) fn new_stream(&self, priority: i32) -> Result<CUstream, CUresult> {
+        const NON_BLOCKING: u32 = 1;
+        let mut stream = CUstream::NULL;
+        // SAFETY: the result is written.
+        let made =
+            unsafe { self.driver.cuStreamCreateWithPriority(&mut stream, NON_BLOCKING, priority) };
+        self.check(made).map(|()| stream)
+    }
+
     /// Destroys events that nothing names any more.
     pub(crate) fn end_events(&self, events: impl IntoIterator<Item = CUevent>) {
         for event in events {

@@ -1,6 +1,5 @@
 //! A session's events.
 
-use super::stream::new_event;
 use crate::session::failure::{Failure, below};
 use crate::session::state::State;
 use cuda_abi::types::{CUevent, CUresult};
@@ -24,7 +23,7 @@ impl State {
                 "event {event} cannot be created: in use, or beyond {MAX_EVENTS}"
             )));
         }
-        let handle = new_event(self.context(), flags & DISABLE_TIMING)?;
+        let handle = self.context().new_event(flags & DISABLE_TIMING)?;
         self.events.insert(event, Arc::new(handle));
         Ok(())
     }
@@ -151,7 +150,7 @@ impl State {
     /// An event of the session's own, and when it was recorded.
     fn reference(&mut self) -> Option<(CUevent, f64)> {
         if self.past_times.reference.is_none() {
-            let event = new_event(self.context(), 0).ok()?;
+            let event = self.context().new_event(0).ok()?;
             let stream = self.side_stream().ok()?;
             // SAFETY: live handles of this session.
             self.check(unsafe { self.driver().cuEventRecord(event, stream) }).ok()?;

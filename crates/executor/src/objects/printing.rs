@@ -8,7 +8,6 @@
 //! text goes to the session's client when it asks, which it does where a native driver would write
 //! it.
 
-use super::stream::new_event;
 use crate::session::failure::Failure;
 use crate::session::state::State;
 use cuda_abi::types::*;
@@ -157,7 +156,7 @@ impl State {
 
     /// After such a launch on `stream`.
     pub(crate) fn printing_launched(&mut self, stream: CUstream) -> Result<(), Failure> {
-        let event = new_event(self.context(), EVENT_DISABLE_TIMING)?;
+        let event = self.context().new_event(EVENT_DISABLE_TIMING)?;
         self.printing.in_flight.push(event);
         // SAFETY: live handles of this session.
         self.check(unsafe { self.driver().cuEventRecord(event, stream) })
@@ -191,12 +190,7 @@ impl State {
         let driver = self.driver();
         let idle = match self.printing.idle_stream {
             Some(stream) => stream,
-            None => {
-                let mut stream = CUstream::NULL;
-                // SAFETY: the result is written. Flag 1: it waits for no other stream.
-                self.check(unsafe { driver.cuStreamCreateWithPriority(&mut stream, 1, 0) })?;
-                *self.printing.idle_stream.insert(stream)
-            }
+            None => *self.printing.idle_stream.insert(self.shared.context.new_stream(0)?),
         };
         // SAFETY: a live stream of this session.
         self.check(unsafe { driver.cuStreamSynchronize(idle) })?;

@@ -10,7 +10,6 @@
 //! A session stays where it is as long as something of it is in flight, and as long as it has
 //! something that cannot be taken along ([`State::hindrance`]).
 
-use crate::code::quarantine::Due;
 use crate::objects::event::MOST_TIMES;
 use crate::session::failure::Failure;
 use crate::session::state::State;
@@ -27,6 +26,7 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_millis(40);
 /// Between two questions to the keeper.
 const ASKS_AGAIN: Duration = Duration::from_millis(100);
+
 /// Between two looks of a thread that has asked the keeper, and of one that could not.
 pub(crate) const LOOK: Duration = Duration::from_millis(1);
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
@@ -42,6 +42,17 @@ pub(crate) struct Relocation {
     pub(crate) due: Due,
     /// The log says why the session stays among others.
     pub(crate) has_complained: bool,
+}
+
+/// How a session's thread is about code that is to run apart ([`crate::code::quarantine`]).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Due {
+    #[default]
+    Nothing,
+    /// It is to be looked whether the session has any.
+    Look,
+    /// The session may come back.
+    Return,
 }
 
 /// Sessions that have left, until what they had here is given back.

@@ -189,6 +189,11 @@ impl State {
         self.streams.have_ended(&self.shared.context, |slot| words.completed(slot))
     }
 
+    /// Whether nothing is to be waited for any more.
+    pub(crate) fn is_given_up(&self) -> bool {
+        self.handle.gives_up() || self.context().lost().is_some()
+    }
+
     /// The error that answers everything, once there is one.
     pub(crate) fn ended(&self) -> Option<CUresult> {
         // In a lost context not every driver would say so to every call.

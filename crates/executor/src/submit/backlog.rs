@@ -6,7 +6,6 @@
 //! its own call would wait.
 
 use crate::context::Context;
-use crate::objects::stream::new_event;
 use crate::session::failure::Failure;
 use cuda_abi::types::*;
 use std::collections::VecDeque;
@@ -47,7 +46,7 @@ impl Backlog {
         self.since_mark = 0;
         let event = match self.free.pop() {
             Some(event) => event,
-            None => new_event(context, WITHOUT_TIMING)?,
+            None => context.new_event(WITHOUT_TIMING)?,
         };
         // SAFETY: live handles of this session.
         let recorded = context.check(unsafe { context.driver().cuEventRecord(event, stream) });

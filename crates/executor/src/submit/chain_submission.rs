@@ -1,12 +1,15 @@
 //! A chain is set to the launches that go as it, and submitted.
 
-use super::chain::{Chain, Ending, Kind};
-use super::own_kernels::COPIER;
+use super::chain::{Chain, Ending, Kind, Link};
+use super::own_kernels::{COPIER, WORD_SHAPE, WordParameters};
 use super::submitted::{Submission, Submitted};
 use super::waiting::Together;
 use crate::code::module::Touch;
+use crate::objects::graph::{Code, with_kernel};
 use crate::session::state::State;
-use link::wire::command::Opcode;
+use cuda_abi::types::CUgraphExec;
+use link::wire::command::{Launch, Opcode};
+use zerocopy::IntoBytes;
 
 impl State {
     /// Submits launches as a chain of just so many, if there is one.
@@ -85,6 +88,69 @@ impl State {
             counters.count_chained_signal();
         }
         Ok(())
+    }
+
+    /// A launch's function as a node names it, if its parameters are all there.
+    fn code(&self, launch: &Launch, slot: u32) -> Option<Code> {
+        if launch.function == COPIER {
+            let partition = self.streams.partition(slot).as_deref();
+            return Some(self.shared.own_kernels.as_ref()?.copier.code(partition));
+        }
+        let function = self.modules.function(launch.function).ok()?;
+        if launch.parameter_bytes < function.parameter_bytes {
+            return None;
+        }
+        Some(match self.streams.partition(slot) {
+            Some(partition) => Code::Kernel(function.kernel, partition.context()),
+            None => Code::Function(function.handle),
+        })
+    }
+
+    /// Sets the node that signals to this value of the slot's completion word.
+    pub(crate) fn set_signal(&self, chain: &Chain, slot: u32, value: u64) -> Option<()> {
+        let node = chain.signal?;
+        let partition = self.streams.partition(slot).as_deref();
+        let code = self.shared.own_kernels.as_ref()?.word_writer.code(partition);
+        let parameters = WordParameters { address: self.memory.completion_address(slot), value };
+        let set = with_kernel(&WORD_SHAPE, code, parameters.as_bytes(), |kernel| {
+            let driver = self.driver();
+            // SAFETY: live handles of this session and parameters as long as the kernel's, which
+            // the driver copies.
+            unsafe { driver.cuGraphExecKernelNodeSetParams_v2(chain.executable, node, kernel) }
+        });
+        set.is_success().then_some(())
+    }
+
+    /// Makes a node of a chain this launch; says whether the driver took it.
+    pub(crate) fn set_link(
+        &self,
+        executable: CUgraphExec,
+        link: &mut Link,
+        slot: u32,
+        launch: &Launch,
+        parameters: &[u8],
+    ) -> bool {
+        let Some(parameters) = parameters.get(..launch.parameter_bytes as usize) else {
+            return false;
+        };
+        let (head, kept) = link.set_to.split_at_checked(size_of::<Launch>()).unwrap_or_default();
+        // Functions keep their numbers, and streams their share, as long as the chain lives.
+        if head == launch.as_bytes() && kept == parameters {
+            return true;
+        }
+        link.set_to.clear();
+        let Some(code) = self.code(launch, slot) else { return false };
+        let driver = self.driver();
+        let set = with_kernel(launch, code, parameters, |kernel| {
+            // SAFETY: live handles of this session and parameters as long as the kernel's, which
+            // the driver copies.
+            unsafe { driver.cuGraphExecKernelNodeSetParams_v2(executable, link.node, kernel) }
+        });
+        if set.is_success() {
+            link.set_to.extend_from_slice(launch.as_bytes());
+            link.set_to.extend_from_slice(parameters);
+        }
+        set.is_success()
     }
 }
 

@@ -1,13 +1,12 @@
 //! Copies and fills, checked against what the client may address.
 
-use crate::session::failure::Failure;
+use crate::session::failure::{Failure, INVALID};
 use crate::session::state::State;
 use cuda_abi::types::*;
 use link::wire::command::{Copy, Copy3d, Fill};
 
 /// Slices are submitted one by one; no array of CUDA has more.
 const MAX_SLICES: u64 = 1 << 16;
-pub(crate) const TOO_LARGE: Failure = Failure::Cuda(CUresult::ERROR_INVALID_VALUE);
 
 impl State {
     pub(crate) fn copy(&mut self, wanted: Copy) -> Result<(), Failure> {
@@ -29,26 +28,20 @@ impl State {
         if let Some(stream) = self.side_stream {
             return Ok(stream);
         }
-        let mut stream = CUstream::NULL;
-        const NON_BLOCKING: u32 = 1;
-        // SAFETY: the result is written.
-        self.check(unsafe {
-            self.driver().cuStreamCreateWithPriority(&mut stream, NON_BLOCKING, 0)
-        })?;
-        Ok(*self.side_stream.insert(stream))
+        Ok(*self.side_stream.insert(self.shared.context.new_stream(0)?))
     }
 
     pub(crate) fn copy_3d(&mut self, wanted: Copy3d) -> Result<(), Failure> {
         let stream = self.stream_for_work(wanted.stream)?;
         let Copy3d { destination, source, width_bytes, height, depth, .. } = wanted;
         if depth > MAX_SLICES {
-            return Err(TOO_LARGE);
+            return Err(INVALID);
         }
         if width_bytes == 0 || height == 0 || depth == 0 {
             return Ok(());
         }
         let extent = |pitch: u64, slice: u64| {
-            extent_bytes(width_bytes, height, depth, pitch, slice).ok_or(TOO_LARGE)
+            extent_bytes(width_bytes, height, depth, pitch, slice).ok_or(INVALID)
         };
         self.check_range(
             destination,
@@ -94,8 +87,8 @@ impl State {
         if width == 0 || height == 0 {
             return Ok(());
         }
-        let row_bytes = width.checked_mul(element_bytes.into()).ok_or(TOO_LARGE)?;
-        let extent = extent_bytes(row_bytes, height, 1, pitch_bytes, 0).ok_or(TOO_LARGE)?;
+        let row_bytes = width.checked_mul(element_bytes.into()).ok_or(INVALID)?;
+        let extent = extent_bytes(row_bytes, height, 1, pitch_bytes, 0).ok_or(INVALID)?;
         self.check_range(destination, extent)?;
         let (n, pitch, rows) = (width as usize, pitch_bytes as usize, height as usize);
         // SAFETY: the extent is this client's, in memory that the driver knows.

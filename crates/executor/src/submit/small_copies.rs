@@ -8,8 +8,9 @@
 //! apart, in calm times; all others are the driver's, as before. Bounds are checked before a copy
 //! may wait, so a wrong address is refused by the copy itself, as ever.
 
-use super::batch::{Admission, Batching};
+use super::batch::Batching;
 use super::own_kernels::{COPIER, CopyParameters};
+use super::waiting::Admission;
 use crate::session::failure::Failure;
 use crate::session::state::State;
 use link::ring::Command;

@@ -7,6 +7,15 @@ use link::wire::command::{Header, Launch};
 use std::collections::HashSet;
 use zerocopy::FromBytes;
 
+/// Where a command goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Admission {
+    /// It waits with the others.
+    Waits,
+    /// It is done by itself, after those that wait.
+    ByItself,
+}
+
 /// Launches that are submitted together at most.
 pub(crate) const MOST_WAITING: usize = 32;
 

@@ -7,7 +7,6 @@
 //! time in which at least one of its streams was busy, by the device's clock.
 
 use crate::context::Context;
-use crate::objects::stream::new_event;
 use cuda_abi::types::*;
 
 /// `CU_EVENT_DEFAULT`: with timing.
@@ -199,7 +198,7 @@ impl Marks {
     fn record(&mut self, context: &Context, stream: CUstream) -> Option<CUevent> {
         let event = match self.free.pop() {
             Some(event) => event,
-            None => new_event(context, WITH_TIMING).ok()?,
+            None => context.new_event(WITH_TIMING).ok()?,
         };
         // SAFETY: live handles of this session.
         if context.check(unsafe { context.driver().cuEventRecord(event, stream) }).is_err() {

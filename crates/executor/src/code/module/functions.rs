@@ -1,6 +1,7 @@
 //! A session's functions: what the client asks of them, and sets.
 
-use super::{Function, name_in};
+use super::Function;
+use super::commands::name_in;
 use crate::session::failure::Failure;
 use crate::session::state::State;
 use cuda_abi::types::*;

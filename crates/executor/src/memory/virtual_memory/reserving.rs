@@ -1,8 +1,8 @@
 //! Reserves addresses for a session, and gives them back.
 
-use super::{INVALID, MAX_MAPPINGS};
+use super::MAX_MAPPINGS;
 use crate::memory::virtual_journal::Thing;
-use crate::session::failure::Failure;
+use crate::session::failure::{Failure, INVALID};
 use crate::session::state::State;
 use cuda_abi::types::*;
 use executor_link::log::log_server;
