@@ -35,7 +35,6 @@ use std::time::Duration;
 
 /// `CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP`.
 const REGISTER_FLAGS: u32 = 1 | 2;
-
 /// The client sends a region's file before the command.
 pub(crate) const FILE_TIMEOUT: Duration = Duration::from_secs(1);
 /// The keeper answers at once, were it only that a session must wait, or is gone.

@@ -25,7 +25,6 @@ const MOST_GRANTS: usize = 32;
 const WASTE_PART: u64 = 8;
 /// What nobody has wanted for so long goes back.
 const LONGEST: Duration = Duration::from_secs(3);
-
 /// How often the executor looks for that.
 pub(crate) const SWEEP_INTERVAL: Duration = Duration::from_secs(2);
 

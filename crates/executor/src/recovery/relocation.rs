@@ -26,7 +26,6 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_millis(40);
 /// Between two questions to the keeper.
 const ASKS_AGAIN: Duration = Duration::from_millis(100);
-
 /// Between two looks of a thread that has asked the keeper, and of one that could not.
 pub(crate) const LOOK: Duration = Duration::from_millis(1);
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
