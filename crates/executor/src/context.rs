@@ -107,6 +107,33 @@ impl Context {
         result.ok()
     }
 
+    /// An event with these `CU_EVENT_*` flags.
+    pub(crate) fn new_event(&self, flags: u32) -> Result<CUevent, CUresult> {
+        let mut event = CUevent::NULL;
+        // SAFETY: the result is written.
+        self.check(unsafe { self.driver.cuEventCreate(&mut event, flags) })?;
+        Ok(event)
+    }
+
+    /// A stream that waits for no other one.
+    pub(crate) fn new_stream(&self, priority: i32) -> Result<CUstream, CUresult> {
+        const NON_BLOCKING: u32 = 1;
+        let mut stream = CUstream::NULL;
+        // SAFETY: the result is written.
+        let made =
+            unsafe { self.driver.cuStreamCreateWithPriority(&mut stream, NON_BLOCKING, priority) };
+        self.check(made).map(|()| stream)
+    }
+
+    /// Destroys events that nothing names any more.
+    pub(crate) fn end_events(&self, events: impl IntoIterator<Item = CUevent>) {
+        for event in events {
+            // SAFETY: a live event, by the caller's word; the driver keeps it until it is reached.
+            // What cannot be destroyed in a living context is lost to it.
+            let _ = unsafe { self.driver.cuEventDestroy_v2(event) };
+        }
+    }
+
     /// The error that ended the context, if one did.
     pub(crate) fn lost(&self) -> Option<CUresult> {
         // Acquire: pairs with the release in `check`.

@@ -16,7 +16,6 @@ use executor_link::log::log_server;
 use link::wire::command::{LimitGet, LimitReply, LimitSet};
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use zerocopy::IntoBytes;
 
 /// Largest stack per thread that a client may raise the context's to; it costs memory for every
 /// resident thread.
@@ -31,8 +30,7 @@ const MAX_PENDING_LAUNCHES: u64 = 1 << 16;
 impl State {
     pub(crate) fn limit_get(&mut self, wanted: LimitGet) -> Result<(), Failure> {
         let value = self.limit(CUlimit(wanted.limit))?;
-        self.reply.extend_from_slice(LimitReply { value }.as_bytes());
-        Ok(())
+        self.answer(&LimitReply { value })
     }
 
     pub(crate) fn limit_set(&mut self, wanted: LimitSet) -> Result<(), Failure> {

@@ -2,6 +2,7 @@
 //! checked against them.
 
 pub(crate) mod announced;
+mod commands;
 pub(crate) mod kept;
 pub(crate) mod mapping;
 pub(crate) mod peer;
@@ -15,53 +16,50 @@ use crate::session::allowance::Allowance;
 use crate::session::budgets::Holding;
 use crate::session::failure::Failure;
 use crate::session::session_handle::DeliveredGrant;
-use crate::session::state::State;
 use cuda_abi::types::*;
-use executor_link::messages::{FromExecutor, OpenSession, Placement};
+use executor_link::messages::OpenSession;
 use link::closer::Foreign;
 use link::completion::CompletionWords;
 use link::shm::Reservation;
 use link::wire::attach::Window;
-use link::wire::command::{Grow, GrowReply, MemoryInfoReply, Release, StreamWriteValue};
 use link::wire::owner::Owner;
 use policy::limits::GuardMode;
 use policy::memory::ranges::Ranges;
 use regions::{Region, RegionKind};
-use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::collections::BTreeMap;
 use std::ffi::c_void;
 use std::ptr;
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
-use zerocopy::IntoBytes;
 
 /// `CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP`.
 const REGISTER_FLAGS: u32 = 1 | 2;
 /// The client sends a region's file before the command.
 pub(crate) const FILE_TIMEOUT: Duration = Duration::from_secs(1);
+/// The keeper answers at once, were it only that a session must wait, or is gone.
+pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Memory of this process that the device may write.
 #[derive(Debug)]
-struct Registered {
+pub(crate) struct Registered {
     base: u64,
-    device_base: CUdeviceptr,
+    pub(crate) device_base: CUdeviceptr,
 }
 
 impl Registered {
-    /// Registers a part of a session's completion file.
-    fn new(
+    /// Registers a part of a session's file, which is mapped until it is unregistered.
+    pub(crate) fn new(
         context: &Context,
         (base, size_bytes): (u64, usize),
+        what: &str,
     ) -> Result<Self, (CUresult, String)> {
         let driver = context.driver();
-        // SAFETY: it is mapped for as long as the session's handle lives, and unregistered before
-        // that ends.
+        // SAFETY: it is mapped, by the caller's word.
         let registered =
             unsafe { driver.cuMemHostRegister_v2(address(base), size_bytes, REGISTER_FLAGS) };
         context.check(registered).map_err(|result| {
-            let what = "registering the completion words of a new session failed";
-            (result, format!("{what}: {result}"))
+            (result, format!("registering the {what} of a new session failed: {result}"))
         })?;
         let mut device_base = 0;
         // SAFETY: just registered; the result is written.
@@ -125,11 +123,11 @@ impl Memory {
                 DeviceWindow::reserve(context, wanted.device_window)?
             }
         };
-        let completion = Registered::new(context, words.range())?;
+        let completion = Registered::new(context, words.range(), "completion words")?;
         let guard_record = match wanted.guard {
             GuardMode::Off => None,
             GuardMode::On | GuardMode::Strict => {
-                let record = Registered::new(context, words.guard_record_range());
+                let record = Registered::new(context, words.guard_record_range(), "guard record");
                 Some(record.inspect_err(|_| completion.unregister(context))?)
             }
         };
@@ -190,9 +188,9 @@ impl Memory {
         &self.holding
     }
 
-    /// The keeper's next answer.
-    pub(crate) fn await_answer(&self, timeout: Duration) -> Result<DeliveredGrant, CUresult> {
-        let delivered = self.grants_from_keeper.recv_timeout(timeout);
+    /// The keeper's next answer: it comes at once, or the keeper is gone.
+    pub(crate) fn await_answer(&self) -> Result<DeliveredGrant, CUresult> {
+        let delivered = self.grants_from_keeper.recv_timeout(ANSWER_TIMEOUT);
         delivered.map_err(|_| CUresult::ERROR_MPS_RPC_FAILURE)
     }
 
@@ -229,193 +227,6 @@ impl Memory {
         let pinned = regions.filter(|(_, region)| region.kind == RegionKind::Pinned);
         let own = [Some(&self.completion), self.guard_record.as_ref()].into_iter().flatten();
         pinned.map(|(at, _)| at).chain(own.map(|it| it.base)).collect()
-    }
-}
-
-impl State {
-    /// Gives all device memory of its window back, which nobody uses any more; the window stays its
-    /// own.
-    pub(crate) fn return_grants(&mut self) {
-        let driver = self.driver();
-        for (at, size_bytes) in std::mem::take(&mut self.memory.grants) {
-            // SAFETY: mapped by this session.
-            let unmapped = unsafe { driver.cuMemUnmap(at, size_bytes as usize) };
-            if self.check(unmapped).is_ok() {
-                self.return_to_keeper(at, size_bytes);
-            }
-        }
-        self.memory.device_window.unmap_all();
-        self.tell_given_up();
-    }
-
-    /// Takes out of the driver what is registered there; nobody uses it any more.
-    pub(crate) fn unregister_memory(&mut self) {
-        let registered = self.memory.take_registered();
-        let driver = self.driver();
-        self.quietly_each(registered, |at| {
-            // SAFETY: registered by this session.
-            let _ = unsafe { driver.cuMemHostUnregister(address(at)) };
-        });
-    }
-
-    /// Takes the progress words out of the driver; nobody writes them any more.
-    pub(crate) fn clear_repeating(&mut self) {
-        let driver = self.driver();
-        self.quietly_each(self.repeating.take_registered(), |at| {
-            // SAFETY: registered when the session was opened.
-            let _ = unsafe { driver.cuMemHostUnregister(address(at)) };
-        });
-    }
-
-    /// Asks the keeper for memory: its address or key, its length and its descriptor. It counts
-    /// until [`Self::return_to_keeper`].
-    pub(crate) fn ask_keeper(
-        &mut self,
-        size_bytes: u64,
-        placement: Placement,
-    ) -> Result<(u64, u64, OwnedFd), Failure> {
-        self.memory.charge(size_bytes)?;
-        let granted = self.ask_for_memory(size_bytes, placement);
-        // What is granted is what counts.
-        self.memory.discharge(size_bytes);
-        let (at, size_bytes, file) = granted?;
-        if let Err(failure) = self.memory.charge(size_bytes) {
-            let session = self.handle.id;
-            self.shared.tell(&FromExecutor::Released { session, address: at });
-            return Err(failure);
-        }
-        Ok((at, size_bytes, file))
-    }
-
-    /// Gives memory back that is mapped nowhere any more, by its address or key.
-    pub(crate) fn return_to_keeper(&mut self, address: u64, size_bytes: u64) {
-        self.memory.discharge(size_bytes);
-        self.give_up(FromExecutor::Released { session: self.handle.id, address });
-    }
-
-    pub(crate) fn grow(&mut self, wanted: Grow) -> Result<(), Failure> {
-        let (at, size_bytes) = match self.take_kept(wanted.size_bytes)? {
-            Some(kept) => kept,
-            None => self.grow_anew(wanted.size_bytes)?,
-        };
-        self.memory.grants.insert(at, size_bytes);
-        // The keeper gives no overlapping grants.
-        let _ = self.memory.addressable.insert(at, size_bytes);
-        self.reply.extend_from_slice(GrowReply { address: at, size_bytes }.as_bytes());
-        Ok(())
-    }
-
-    /// A new grant, mapped: its address and length.
-    fn grow_anew(&mut self, size_bytes: u64) -> Result<(u64, u64), Failure> {
-        let mut asked = self.ask_keeper(size_bytes, Placement::Window);
-        if matches!(asked, Err(Failure::Cuda(CUresult::ERROR_OUT_OF_MEMORY)))
-            && self.return_all_kept()
-        {
-            asked = self.ask_keeper(size_bytes, Placement::Window);
-        }
-        let (at, size_bytes, file) = asked?;
-        if let Err(code) = self.map_grant(&file, at, size_bytes) {
-            self.return_to_keeper(at, size_bytes);
-            return Err(code.into());
-        }
-        Ok((at, size_bytes))
-    }
-
-    /// Takes memory over that a descriptor stands for.
-    pub(crate) fn import_memory(
-        &self,
-        file: BorrowedFd<'_>,
-    ) -> Result<CUmemGenericAllocationHandle, CUresult> {
-        mapping::import(self.context(), file)
-    }
-
-    pub(crate) fn map_grant(
-        &self,
-        file: &impl AsFd,
-        at: u64,
-        size_bytes: u64,
-    ) -> Result<(), CUresult> {
-        self.map_imported(file, at, size_bytes, 0)
-    }
-
-    /// Maps memory that a descriptor stands for, from a byte of it on, where this device reaches
-    /// it.
-    pub(crate) fn map_imported(
-        &self,
-        file: &impl AsFd,
-        at: u64,
-        size_bytes: u64,
-        offset_bytes: u64,
-    ) -> Result<(), CUresult> {
-        let context = self.context();
-        mapping::bind(context, file, at, size_bytes, offset_bytes)?;
-        mapping::open_access(context, at, size_bytes).inspect_err(|_| {
-            // SAFETY: just mapped, and nobody has used it.
-            let _ = unsafe { self.driver().cuMemUnmap(at, size_bytes as usize) };
-        })
-    }
-
-    pub(crate) fn release(&mut self, wanted: Release) -> Result<(), Failure> {
-        let Release { address: at, size_bytes } = wanted;
-        if self.memory.grants.get(&at) != Some(&size_bytes) {
-            return Err(Failure::Cuda(CUresult::ERROR_INVALID_VALUE));
-        }
-        if self.must_stay(at, size_bytes) {
-            // Others have opened memory in it: it goes, and counts, with the session.
-            self.memory.addressable.remove(at, size_bytes);
-            return Ok(());
-        }
-        let is_plain = !self.moved.has(at) && !self.peers.shown.contains(&at);
-        if is_plain && self.keep(at, size_bytes) {
-            self.memory.grants.remove(&at);
-            self.memory.addressable.remove(at, size_bytes);
-            self.memory.discharge(size_bytes);
-            return Ok(());
-        }
-        if !self.moved.forget(at) {
-            // SAFETY: mapped by this session; its client has waited for its work.
-            self.check(unsafe { self.driver().cuMemUnmap(at, size_bytes as usize) })?;
-        }
-        self.memory.grants.remove(&at);
-        self.peers.shown.remove(&at);
-        self.memory.addressable.remove(at, size_bytes);
-        self.return_to_keeper(at, size_bytes);
-        Ok(())
-    }
-
-    pub(crate) fn memory_info(&mut self) -> Result<(), Failure> {
-        let (mut free, mut total) = (0, 0);
-        // SAFETY: both are written.
-        self.check(unsafe { self.driver().cuMemGetInfo_v2(&mut free, &mut total) })?;
-        let allowance = &self.memory.allowance;
-        let free = (free as u64).saturating_add(self.shared.kept.bytes());
-        let free_bytes = allowance.left_bytes().map_or(free, |left| left.min(free));
-        let total_bytes = allowance.total_bytes(total as u64);
-        self.reply.extend_from_slice(MemoryInfoReply { free_bytes, total_bytes }.as_bytes());
-        Ok(())
-    }
-
-    /// Refuses addresses that are not this client's.
-    pub(crate) fn check_range(&self, at: u64, size_bytes: u64) -> Result<(), Failure> {
-        if self.memory.addressable.contain(at, size_bytes) {
-            return Ok(());
-        }
-        Err(Failure::Cuda(CUresult::ERROR_INVALID_VALUE))
-    }
-
-    pub(crate) fn stream_write_value(&mut self, wanted: StreamWriteValue) -> Result<(), Failure> {
-        let StreamWriteValue { stream, value_bytes, address, value, flags, .. } = wanted;
-        self.check_range(address, value_bytes.into())?;
-        let stream = self.stream_for_work(stream)?;
-        let driver = self.driver();
-        // SAFETY: a live stream of this session and an address of its client.
-        self.check(unsafe {
-            match value_bytes {
-                4 => driver.cuStreamWriteValue32_v2(stream, address, value as u32, flags),
-                8 => driver.cuStreamWriteValue64_v2(stream, address, value, flags),
-                _ => CUresult::ERROR_INVALID_VALUE,
-            }
-        })
     }
 }
 

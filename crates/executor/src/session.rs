@@ -19,16 +19,17 @@ pub(crate) mod session_opening;
 pub(crate) mod state;
 pub(crate) mod teardown;
 
-use crate::code::quarantine::Due;
+use crate::recovery::relocation::Due;
 use crate::recovery::replay::Past;
 use crate::recovery::restless::Restless;
 use crate::session::failure::Failure;
 use crate::session::going_away::Going;
 use crate::session::session_handle::Wish;
 use crate::session::state::{Outcome, State};
-use crate::submit::batch::{Admission, Refused};
+use crate::submit::batch::Refused;
 use crate::submit::holding::Deferred;
 use crate::submit::nearness::{Look, Nearness, signal_of};
+use crate::submit::waiting::Admission;
 use crate::watch::monitor::{Waker, sleep_exactly};
 use cuda_abi::types::CUresult;
 use executor_link::log::log_server;
@@ -256,10 +257,7 @@ impl Session {
         if self.state.ended().is_none()
             && let Err(failure) = self.state.bring_back(header.opcode)
         {
-            self.state.counters().count_command();
-            self.finish(header, Err(failure))?;
-            self.commit();
-            return Ok(Step::Done);
+            return self.done(header, Err(failure));
         }
         if self.state.admit_to_batch(&command) == Admission::Waits {
             self.state.counters().count_command();
@@ -273,10 +271,7 @@ impl Session {
         if let Some(Signal { stream, value, .. }) = signal_of(&command)
             && self.state.submit_with_signal(stream, value)
         {
-            self.state.counters().count_command();
-            self.finish(header, Ok(Outcome::Done))?;
-            self.commit();
-            return Ok(Step::Done);
+            return self.done(header, Ok(Outcome::Done));
         }
         let refused = self.state.submit_batch();
         if self.state.context().lost().is_some() {
@@ -291,10 +286,7 @@ impl Session {
             let body: Box<[u8]> = command.body.into();
             self.tell_refused(refused)?;
             let result = self.state.obey(&Command { header, body: &body });
-            self.state.counters().count_command();
-            self.finish(header, result)?;
-            self.commit();
-            return Ok(Step::Done);
+            return self.done(header, result);
         }
         let is_quick = facts_of(header.opcode).is_some_and(|facts| facts.time == Time::Short);
         if !is_quick {
@@ -312,6 +304,15 @@ impl Session {
             self.check_context()?;
             return Err(StepError::Leaves);
         }
+        self.done(header, result)
+    }
+
+    /// A command was taken and ended so: says so, and commits it.
+    fn done(
+        &mut self,
+        header: Header,
+        result: Result<Outcome, Failure>,
+    ) -> Result<Step, StepError> {
         self.state.counters().count_command();
         self.finish(header, result)?;
         self.commit();

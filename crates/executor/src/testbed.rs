@@ -7,8 +7,8 @@
 mod driver;
 
 pub(crate) use driver::{
-    LOADED_VALUE, Takes, Work, graphs, hide_variables, loaded, mapping_calls, set_work, submitted,
-    take, unloaded,
+    LOADED_VALUE, Takes, Work, graphs, hide_variables, loaded, mapping_calls, refuse_next_graph,
+    set_work, submitted, take, unloaded,
 };
 
 use super::Shared;

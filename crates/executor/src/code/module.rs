@@ -1,5 +1,6 @@
 //! A session's modules and functions, and what the client asks of modules.
 
+mod commands;
 mod functions;
 mod loading;
 
@@ -7,18 +8,10 @@ use super::images::StoredImage;
 use super::spares::Origin;
 use super::variables::{Values, Variables};
 use crate::session::failure::{Failure, below};
-use crate::session::state::State;
 use cuda_abi::types::*;
-use executor_link::standing::Saved;
-use link::wire::command::{
-    GlobalGet, GlobalGetReply, MAX_FUNCTIONS, MAX_MODULES, ModuleKernels, NamesReply,
-};
-use link::wire::layout::CALL_REPLY_BYTES;
+use link::wire::command::{MAX_FUNCTIONS, MAX_MODULES};
 use std::collections::HashMap;
-use std::ffi::{CStr, CString};
-use std::ptr;
 use std::sync::Arc;
-use zerocopy::IntoBytes;
 
 /// Code that lives until neither a module nor a graph has it.
 pub(crate) type SharedLibrary = Arc<CUlibrary>;
@@ -175,113 +168,4 @@ pub(crate) enum Touch {
     Known,
     /// A graph: all.
     All,
-}
-
-impl State {
-    /// Before work that may change variables, or arrays through surfaces.
-    pub(crate) fn touch_variables(&mut self, touch: Touch) {
-        if !matches!(touch, Touch::Known) {
-            self.touch_surfaces();
-        }
-        if !self.modules.have_variables() {
-            return;
-        }
-        let of = match touch {
-            Touch::Function(number) => self.modules.function(number).ok().map(|it| it.module),
-            Touch::Known | Touch::All => None,
-        };
-        let mut is_any = false;
-        let mut mark = |module: &mut Module| {
-            let are_any = module.values.are_any();
-            module.values.changed |= are_any;
-            is_any |= are_any;
-        };
-        let modules = &mut self.modules.modules;
-        match (touch, of) {
-            (Touch::Function(_), of) => {
-                of.and_then(|of| modules.get_mut(&of)).into_iter().for_each(mark)
-            }
-            (Touch::Known, _) => {
-                modules.values_mut().filter(|module| !module.globals.is_empty()).for_each(mark);
-            }
-            (Touch::All, _) => modules.values_mut().for_each(&mut mark),
-        }
-        if is_any {
-            self.standing.note_variables(Saved::InPart);
-        }
-    }
-
-    pub(crate) fn global_get(&mut self, wanted: GlobalGet, rest: &[u8]) -> Result<(), Failure> {
-        let name = name_in(rest, wanted.name_bytes)?;
-        // What a guard adds to code is not the program's, and says where the guard's records lie.
-        if name.to_bytes().starts_with(ptx_guard::PREFIX.as_bytes()) {
-            return Err(Failure::Cuda(CUresult::ERROR_NOT_FOUND));
-        }
-        let library = self.modules.library(wanted.module)?;
-        let (mut at, mut size) = (0, 0);
-        let driver = self.driver();
-        // SAFETY: a live library; both results are written.
-        let managed =
-            unsafe { driver.cuLibraryGetManaged(&mut at, &mut size, library, name.as_ptr()) };
-        if !managed.is_success() {
-            // SAFETY: as above.
-            self.check(unsafe {
-                driver.cuLibraryGetGlobal(&mut at, &mut size, library, name.as_ptr())
-            })?;
-        }
-        let range = (at, size as u64);
-        if let Some(module) = self.modules.modules.get_mut(&wanted.module)
-            && !module.globals.contains(&range)
-            && self.memory.addressable.insert(range.0, range.1)
-        {
-            module.globals.push(range);
-        }
-        let reply = GlobalGetReply {
-            address: at,
-            size_bytes: size as u64,
-            managed: managed.is_success().into(),
-            reserved: 0,
-        };
-        self.reply.extend_from_slice(reply.as_bytes());
-        Ok(())
-    }
-
-    pub(crate) fn module_kernels(&mut self, wanted: ModuleKernels) -> Result<(), Failure> {
-        let library = self.modules.library(wanted.module)?;
-        let driver = self.driver();
-        let mut count = 0;
-        // SAFETY: a live library; the result is written.
-        self.check(unsafe { driver.cuLibraryGetKernelCount(&mut count, library) })?;
-        let mut kernels = vec![CUkernel::NULL; count as usize];
-        // SAFETY: room for as many as are asked for.
-        self.check(unsafe {
-            driver.cuLibraryEnumerateKernels(kernels.as_mut_ptr(), count, library)
-        })?;
-        let mut names = Vec::new();
-        for kernel in kernels {
-            let mut name = ptr::null();
-            // SAFETY: a live kernel; the result is written, and lives as long as the library.
-            self.check(unsafe { driver.cuKernelGetName(&mut name, kernel) })?;
-            if name.is_null() {
-                return Err(Failure::Cuda(CUresult::ERROR_UNKNOWN));
-            }
-            // SAFETY: a NUL-terminated string, by the driver's word.
-            names.extend_from_slice(unsafe { CStr::from_ptr(name) }.to_bytes_with_nul());
-        }
-        if names.len() + size_of::<NamesReply>() > CALL_REPLY_BYTES {
-            return Err(Failure::Cuda(CUresult::ERROR_NOT_SUPPORTED));
-        }
-        self.reply.extend_from_slice(
-            NamesReply { names: count, size_bytes: names.len() as u32 }.as_bytes(),
-        );
-        self.reply.extend_from_slice(&names);
-        Ok(())
-    }
-}
-
-fn name_in(rest: &[u8], name_bytes: u32) -> Result<CString, Failure> {
-    let name = rest.get(..name_bytes as usize);
-    let name = name
-        .ok_or_else(|| Failure::Protocol(format!("a name of {name_bytes} bytes is not there")))?;
-    CString::new(name).map_err(|_| Failure::Cuda(CUresult::ERROR_INVALID_VALUE))
 }

@@ -2,7 +2,7 @@
 //! such a function, or has one, goes on in a context for such code, and comes back when the code is
 //! cleared. It leaves as for any other context ([`crate::recovery::relocation`]).
 
-use crate::recovery::relocation::LOOK;
+use crate::recovery::relocation::{Due, LOOK};
 use crate::session::failure::Failure;
 use crate::session::session_handle::SessionHandle;
 use crate::session::state::State;
@@ -50,17 +50,6 @@ impl Quarantine {
         self.is_any.load(Ordering::SeqCst)
             && self.code.read().unwrap_or_else(PoisonError::into_inner).iter().any(is_it)
     }
-}
-
-/// How a session's thread is about such code.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Due {
-    #[default]
-    Nothing,
-    /// It is to be looked whether the session has any.
-    Look,
-    /// The session may come back.
-    Return,
 }
 
 impl State {
@@ -153,9 +142,5 @@ impl State {
             std::thread::sleep(LOOK);
         }
         true
-    }
-
-    fn is_given_up(&self) -> bool {
-        self.handle.gives_up() || self.context().lost().is_some()
     }
 }

@@ -7,10 +7,10 @@
 //! was, when the keeper says that memory is short: then nothing is kept until it says otherwise. No
 //! other client ever sees its bytes: the keeper's memory is new for whoever gets it.
 
+mod keeping;
+
 use crate::Shared;
-use crate::session::failure::Failure;
 use crate::session::session_handle::SessionHandle;
-use crate::session::state::State;
 use executor_link::messages::{FromExecutor, Keeping};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -185,48 +185,6 @@ impl Shared {
             self.return_kept(session.id, address, size_bytes);
         });
         self.counters.slot(session.counter_slot).set_kept(session.kept.bytes());
-    }
-}
-
-impl State {
-    /// Keeps a grant that its client has given up; says whether it did.
-    pub(crate) fn keep(&mut self, at: u64, size_bytes: u64) -> bool {
-        // What a group may hold is counted by the keeper too, which does not know what is kept.
-        if self.handle.allowance.is_shared() || self.context().lost().is_some() {
-            return false;
-        }
-        let (shared, session) = (&self.shared, self.handle.id);
-        let is_kept = self.handle.kept.put(&shared.kept, at, size_bytes, |at, size_bytes| {
-            shared.return_kept(session, at, size_bytes);
-        });
-        self.note_kept();
-        is_kept
-    }
-
-    /// A kept grant for an allocation, which counts again from now on.
-    ///
-    /// # Errors
-    /// When the client may not have it any more.
-    pub(crate) fn take_kept(&mut self, size_bytes: u64) -> Result<Option<(u64, u64)>, Failure> {
-        let found = self.handle.kept.take(&self.shared.kept, size_bytes);
-        let Some((at, size_bytes)) = found else { return Ok(None) };
-        self.note_kept();
-        if let Err(failure) = self.memory.charge(size_bytes) {
-            self.shared.return_kept(self.handle.id, at, size_bytes);
-            return Err(failure);
-        }
-        Ok(Some((at, size_bytes)))
-    }
-
-    /// Gives back all that this session keeps; says whether that was anything.
-    pub(crate) fn return_all_kept(&mut self) -> bool {
-        let is_any = self.handle.kept.bytes() > 0;
-        self.shared.sweep(&self.handle, |_| true);
-        is_any
-    }
-
-    fn note_kept(&self) {
-        self.counters().set_kept(self.handle.kept.bytes());
     }
 }
 

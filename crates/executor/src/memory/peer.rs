@@ -7,7 +7,7 @@
 //! device reaches another is the driver's word. What is still mapped here counts for the client,
 //! even when the other session has given it up.
 
-use crate::session::failure::Failure;
+use crate::session::failure::{Failure, INVALID};
 use crate::session::session_handle::DeliveredGrant;
 use crate::session::state::State;
 use cuda_abi::types::*;
@@ -16,7 +16,6 @@ use link::wire::attach::Window;
 use link::wire::peer::{PeerMap, PeerShow, PeerUnmap};
 use rustix::fd::{AsFd, OwnedFd};
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
 
 /// Ranges that a session may have mapped here at a time.
 const MAX_MAPPINGS: usize = 1 << 16;
@@ -24,9 +23,6 @@ const MAX_MAPPINGS: usize = 1 << 16;
 const MAX_RANGES: usize = 1 << 12;
 /// What reserved ranges of clients are multiples of: see `policy::memory::reservations`.
 const UNIT_BYTES: u64 = 32 << 20;
-/// The keeper answers at once, or is gone.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
-const INVALID: Failure = Failure::Cuda(CUresult::ERROR_INVALID_VALUE);
 
 #[derive(Clone, Copy, Debug)]
 struct Mapping {
@@ -105,7 +101,7 @@ impl State {
     fn ask_peer(&mut self, device: u32, key: u64) -> Result<(PeerMemory, OwnedFd), Failure> {
         let session = self.handle.id;
         self.ask(&FromExecutor::Peer { session, device, key });
-        let DeliveredGrant { outcome, memory, .. } = self.memory.await_answer(ANSWER_TIMEOUT)?;
+        let DeliveredGrant { outcome, memory, .. } = self.memory.await_answer()?;
         match (outcome, memory) {
             (GrantOutcome::Peer(found), Some(file)) => Ok((found, file)),
             (GrantOutcome::Refused(code), _) => Err(Failure::Cuda(CUresult(code))),

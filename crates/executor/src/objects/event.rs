@@ -1,6 +1,5 @@
 //! A session's events.
 
-use super::stream::new_event;
 use crate::session::failure::{Failure, below};
 use crate::session::state::State;
 use cuda_abi::types::{CUevent, CUresult};
@@ -12,7 +11,6 @@ use link::wire::command::{
 };
 use std::collections::HashMap;
 use std::sync::Arc;
-use zerocopy::IntoBytes;
 
 /// `CU_EVENT_DISABLE_TIMING`; the other flags mean nothing to the executor.
 const DISABLE_TIMING: u32 = 2;
@@ -25,7 +23,7 @@ impl State {
                 "event {event} cannot be created: in use, or beyond {MAX_EVENTS}"
             )));
         }
-        let handle = new_event(self.context(), flags & DISABLE_TIMING)?;
+        let handle = self.context().new_event(flags & DISABLE_TIMING)?;
         self.events.insert(event, Arc::new(handle));
         Ok(())
     }
@@ -76,8 +74,7 @@ impl State {
         if let Err(failure) = self.check(result) {
             milliseconds = self.past_elapsed(wanted.start, wanted.end).ok_or(failure)?;
         }
-        self.reply.extend_from_slice(EventElapsedReply { milliseconds, reserved: 0 }.as_bytes());
-        Ok(())
+        self.answer(&EventElapsedReply { milliseconds, reserved: 0 })
     }
 
     pub(crate) fn event(&self, number: u32) -> Result<CUevent, Failure> {
@@ -153,7 +150,7 @@ impl State {
     /// An event of the session's own, and when it was recorded.
     fn reference(&mut self) -> Option<(CUevent, f64)> {
         if self.past_times.reference.is_none() {
-            let event = new_event(self.context(), 0).ok()?;
+            let event = self.context().new_event(0).ok()?;
             let stream = self.side_stream().ok()?;
             // SAFETY: live handles of this session.
             self.check(unsafe { self.driver().cuEventRecord(event, stream) }).ok()?;
@@ -166,10 +163,8 @@ impl State {
 
     /// At the session's end.
     pub(crate) fn clear_past_times(&mut self) {
-        if let Some((event, _)) = self.past_times.reference.take() {
-            // SAFETY: a live event of this session whose work has ended.
-            let _ = unsafe { self.driver().cuEventDestroy_v2(event) };
-        }
+        let reference = self.past_times.reference.take();
+        self.context().end_events(reference.map(|(event, _)| event));
     }
 }
 

@@ -8,7 +8,6 @@
 //! text goes to the session's client when it asks, which it does where a native driver would write
 //! it.
 
-use super::stream::new_event;
 use crate::session::failure::Failure;
 use crate::session::state::State;
 use cuda_abi::types::*;
@@ -21,7 +20,6 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
-use zerocopy::IntoBytes;
 
 /// What the compiler makes of `printf` in device code.
 const PRINT_FUNCTION: &[u8] = b"vprintf";
@@ -158,7 +156,7 @@ impl State {
 
     /// After such a launch on `stream`.
     pub(crate) fn printing_launched(&mut self, stream: CUstream) -> Result<(), Failure> {
-        let event = new_event(self.context(), EVENT_DISABLE_TIMING)?;
+        let event = self.context().new_event(EVENT_DISABLE_TIMING)?;
         self.printing.in_flight.push(event);
         // SAFETY: live handles of this session.
         self.check(unsafe { self.driver().cuEventRecord(event, stream) })
@@ -192,12 +190,7 @@ impl State {
         let driver = self.driver();
         let idle = match self.printing.idle_stream {
             Some(stream) => stream,
-            None => {
-                let mut stream = CUstream::NULL;
-                // SAFETY: the result is written. Flag 1: it waits for no other stream.
-                self.check(unsafe { driver.cuStreamCreateWithPriority(&mut stream, 1, 0) })?;
-                *self.printing.idle_stream.insert(stream)
-            }
+            None => *self.printing.idle_stream.insert(self.shared.context.new_stream(0)?),
         };
         // SAFETY: a live stream of this session.
         self.check(unsafe { driver.cuStreamSynchronize(idle) })?;
@@ -214,12 +207,11 @@ impl State {
     /// Answers with text, as much as an answer holds.
     pub(crate) fn output_take(&mut self) -> Result<(), Failure> {
         self.collect_output()?;
-        let text = &mut self.printing.text;
-        let size = text.len().min(CALL_REPLY_BYTES - size_of::<OutputReply>());
-        let more = u32::from(size < text.len() || !self.printing.in_flight.is_empty());
-        let head = OutputReply { size_bytes: size as u32, more };
-        self.reply.extend_from_slice(head.as_bytes());
-        self.reply.extend(text.drain(..size));
+        let length = self.printing.text.len();
+        let size = length.min(CALL_REPLY_BYTES - size_of::<OutputReply>());
+        let more = u32::from(size < length || self.printing.is_active());
+        self.answer(&OutputReply { size_bytes: size as u32, more })?;
+        self.reply.extend(self.printing.text.drain(..size));
         Ok(())
     }
 
@@ -229,10 +221,7 @@ impl State {
             // Nobody is left to read it, but the next session's text must not begin with it.
             let _ = self.fetch_output();
         }
-        for event in self.printing.in_flight.drain(..) {
-            // SAFETY: a live event of this session.
-            let _ = unsafe { driver.cuEventDestroy_v2(event) };
-        }
+        self.shared.context.end_events(self.printing.in_flight.drain(..));
         if let Some(stream) = self.printing.idle_stream.take() {
             // SAFETY: a live stream of this session that nobody uses any more.
             let _ = unsafe { driver.cuStreamDestroy_v2(stream) };

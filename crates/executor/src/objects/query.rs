@@ -11,7 +11,7 @@ use link::wire::query::{
     TensorMapReply,
 };
 use std::ptr;
-use zerocopy::{FromBytes, IntoBytes};
+use zerocopy::FromBytes;
 
 impl State {
     pub(crate) fn cluster_occupancy(
@@ -75,8 +75,7 @@ impl State {
         if wanted.question == AVAILABLE_SHARED {
             value = i32::try_from(bytes).unwrap_or(i32::MAX);
         }
-        self.reply.extend_from_slice(ClusterReply { value, reserved: 0 }.as_bytes());
-        Ok(())
+        self.answer(&ClusterReply { value, reserved: 0 })
     }
 
     /// Encodes only: the driver does not look at the address, and a kernel reaches with it what it
@@ -150,8 +149,7 @@ impl State {
                 _ => CUresult::ERROR_INVALID_VALUE,
             }
         })?;
-        self.reply.extend_from_slice(TensorMapReply { bytes: map.opaque }.as_bytes());
-        Ok(())
+        self.answer(&TensorMapReply { bytes: map.opaque })
     }
 
     /// Likewise.
@@ -160,7 +158,6 @@ impl State {
         let address = ptr::without_provenance_mut(wanted.address as usize);
         // SAFETY: the map is read and written; the address is put into it.
         self.check(unsafe { self.driver().cuTensorMapReplaceAddress(&raw mut map, address) })?;
-        self.reply.extend_from_slice(TensorMapReply { bytes: map.opaque }.as_bytes());
-        Ok(())
+        self.answer(&TensorMapReply { bytes: map.opaque })
     }
 }

@@ -2,7 +2,7 @@
 //! what is opened has the address, or is the event, that its owner has; what is counted is who may
 //! use it, and until when it must stay.
 
-use crate::session::failure::{Failure, below};
+use crate::session::failure::{Failure, INVALID, below};
 use crate::session::state::State;
 use cuda_abi::types::{CUevent, CUresult};
 use executor_link::log::log_server;
@@ -17,9 +17,8 @@ use std::fs::File;
 use std::io::Read;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
-use zerocopy::{FromBytes, IntoBytes};
+use zerocopy::FromBytes;
 
-const INVALID: Failure = Failure::Cuda(CUresult::ERROR_INVALID_VALUE);
 /// Between two looks at whether others still use a dead client's memory.
 const POLL: Duration = Duration::from_millis(10);
 /// After so long the log says so.
@@ -77,10 +76,6 @@ impl State {
         self.shared.shares.events.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn reply_token(&mut self, words: Token) {
-        self.reply.extend_from_slice(WireToken { words }.as_bytes());
-    }
-
     pub(crate) fn share_memory(&mut self, wanted: ShareMemory) -> Result<(), Failure> {
         let ShareMemory { address, size_bytes } = wanted;
         if !self.memory.is_granted(address, size_bytes) {
@@ -93,8 +88,7 @@ impl State {
         }
         let token = exports.share(Memory { owner, address, size_bytes }, fresh);
         drop(exports);
-        self.reply_token(token);
-        Ok(())
+        self.answer(&WireToken { words: token })
     }
 
     pub(crate) fn unshare_memory(&mut self, wanted: UnshareMemory) -> Result<(), Failure> {
@@ -117,8 +111,7 @@ impl State {
         }
         self.sharing.opened.entry(token).or_insert((0, memory)).0 += 1;
         let Memory { address, size_bytes, .. } = memory;
-        self.reply.extend_from_slice(OpenMemoryReply { address, size_bytes }.as_bytes());
-        Ok(())
+        self.answer(&OpenMemoryReply { address, size_bytes })
     }
 
     pub(crate) fn close_memory(&mut self, wanted: WireToken) -> Result<(), Failure> {
@@ -161,8 +154,7 @@ impl State {
             return Err(Failure::Cuda(CUresult::ERROR_NOT_SUPPORTED));
         }
         if let Some(shared) = self.sharing.events.get(&wanted.event) {
-            self.reply_token(shared.token);
-            return Ok(());
+            return self.answer(&WireToken { words: shared.token });
         }
         if self.sharing.events.len() >= MAX_SHARED {
             return Err(Failure::Cuda(CUresult::ERROR_OUT_OF_MEMORY));
@@ -174,8 +166,7 @@ impl State {
         events.insert(token, Arc::downgrade(&event));
         drop(events);
         self.sharing.events.insert(wanted.event, event);
-        self.reply_token(token);
-        Ok(())
+        self.answer(&WireToken { words: token })
     }
 
     pub(crate) fn open_event(&mut self, wanted: OpenEvent) -> Result<(), Failure> {

@@ -236,10 +236,8 @@ impl Streams {
     /// nothing new where nothing was submitted since: so a signal is done again that an executor
     /// before has submitted, and not committed.
     pub(crate) fn check_signal(&self, slot: u32, value: u64) -> Result<(), Failure> {
-        let Some(stream) = self.slots.get(slot as usize).and_then(Option::as_ref) else {
-            // Whoever needs the stream says what is wrong.
-            return Ok(());
-        };
+        // Whoever needs the stream says what is wrong.
+        let Some(stream) = self.slot(slot) else { return Ok(()) };
         let is_again = value == stream.last_signal && !stream.unsignalled;
         if value < SIGNALS_END && (value > stream.last_signal || is_again) {
             return Ok(());
@@ -269,16 +267,23 @@ impl Streams {
         Ok(handle)
     }
 
+    /// What [`Self::for_signal`] said comes after all did not: the one before is the last.
+    pub(crate) fn take_signal_back(&mut self, slot: u32, before: u64) {
+        if let Ok(stream) = self.open_slot(slot) {
+            stream.unsignalled = true;
+            stream.last_signal = before;
+            self.standing.note_submitted(slot, before);
+        }
+    }
+
     /// The last signal of a slot.
     pub(crate) fn last_signal(&self, slot: u32) -> u64 {
-        let stream = self.slots.get(slot as usize).and_then(Option::as_ref);
-        stream.map_or(0, |stream| stream.last_signal)
+        self.slot(slot).map_or(0, |stream| stream.last_signal)
     }
 
     /// Which default stream work of slot `slot` is ordered with.
     pub(crate) fn ordered(&self, slot: u32) -> Ordered {
-        let stream = self.slots.get(slot as usize).and_then(Option::as_ref);
-        match stream.map(|stream| stream.kind) {
+        match self.slot(slot).map(|stream| stream.kind) {
             Some(Kind::Blocking(default)) => Ordered::With(default),
             Some(Kind::Default) => Ordered::With(slot),
             None if slot == LEGACY_STREAM => Ordered::With(slot),
@@ -294,21 +299,14 @@ impl Streams {
     /// Whether some stream has work that is not known to be done. `completed` gives a slot's
     /// completion word.
     pub(crate) fn in_flight(&self, completed: impl Fn(u32) -> u64) -> bool {
-        let open = self
-            .slots
-            .iter()
-            .enumerate()
-            .filter_map(|(slot, stream)| Some((slot as u32, stream.as_ref()?)));
-        open.into_iter()
-            .any(|(slot, stream)| stream.unsignalled || completed(slot) < stream.last_signal)
+        let mut made = (0..).zip(&self.slots).filter_map(|(slot, it)| Some((slot, it.as_ref()?)));
+        made.any(|(slot, stream)| stream.unsignalled || completed(slot) < stream.last_signal)
     }
 
     /// Whether what is put on slot `slot` now begins at once: all its work has ended, as far as
     /// signals say, and it waits for no other stream.
     pub(crate) fn is_idle(&self, slot: u32, completed: impl FnOnce() -> u64) -> bool {
-        let Some(stream) = self.slots.get(slot as usize).and_then(Option::as_ref) else {
-            return false;
-        };
+        let Some(stream) = self.slot(slot) else { return false };
         let domain = |slot: u32| self.domains.get(slot as usize).and_then(Option::as_ref);
         let waits = match stream.kind {
             Kind::NonBlocking => false,
@@ -341,13 +339,12 @@ impl Streams {
 
     /// Where the stream of a slot runs; `None`: on the whole device.
     pub(crate) fn partition(&self, slot: u32) -> &Option<Arc<Partition>> {
-        let stream = self.slots.get(slot as usize).and_then(Option::as_ref);
-        stream.map_or(&None, |stream| &stream.partition)
+        self.slot(slot).map_or(&None, |stream| &stream.partition)
     }
 
     /// The driver's stream of a slot, whether its stream is closed or not.
     pub(crate) fn handle(&self, slot: u32) -> Option<CUstream> {
-        self.slots.get(slot as usize)?.as_ref().map(|stream| stream.handle)
+        self.slot(slot).map(|stream| stream.handle)
     }
 
     /// Moves the streams of the partition of this number to where it is now. What is submitted to
@@ -385,7 +382,7 @@ impl Streams {
             if !stream.unsignalled && completed(slot) >= stream.last_signal {
                 continue;
             }
-            let Ok(event) = new_event(context, EVENT_DISABLE_TIMING) else { continue };
+            let Ok(event) = context.new_event(EVENT_DISABLE_TIMING) else { continue };
             // SAFETY: live handles of this session. A failed record leaves an event that counts as
             // reached.
             let _ = context.check(unsafe { context.driver().cuEventRecord(event, stream.handle) });
@@ -401,7 +398,7 @@ impl Streams {
 
     /// The work of a slot.
     pub(crate) fn track(&self, slot: u32) -> Option<&Track> {
-        Some(&self.slots.get(slot as usize)?.as_ref()?.track)
+        self.slot(slot).map(|stream| &*stream.track)
     }
 
     /// All driver streams, closed ones included.
@@ -419,11 +416,11 @@ impl Streams {
             let _ = unsafe { driver.cuStreamDestroy_v2(stream.handle) };
         }
         let of_domains = self.domains.drain(..).flatten().filter_map(|domain| domain.event);
-        let events: Vec<CUevent> = of_domains.map(|(event, _)| event).collect();
-        for event in events.into_iter().chain(self.join_event.take()) {
-            // SAFETY: as above.
-            let _ = unsafe { driver.cuEventDestroy_v2(event) };
-        }
+        context.end_events(of_domains.map(|(event, _)| event).chain(self.join_event.take()));
+    }
+
+    fn slot(&self, slot: u32) -> Option<&Stream> {
+        self.slots.get(slot as usize)?.as_ref()
     }
 
     fn open_slot(&mut self, slot: u32) -> Result<&mut Stream, Failure> {
@@ -446,7 +443,7 @@ pub(crate) fn is_same(one: &Option<Arc<Partition>>, other: &Option<Arc<Partition
 /// Makes `next` wait for all work of `old`, then gives `old` up.
 fn replace(context: &Context, old: &Stream, next: CUstream) -> Result<(), Failure> {
     let driver = context.driver();
-    let event = new_event(context, EVENT_DISABLE_TIMING)?;
+    let event = context.new_event(EVENT_DISABLE_TIMING)?;
     // SAFETY: live handles of this session; the driver keeps destroyed ones until their work is
     // done.
     unsafe {
@@ -493,19 +490,5 @@ fn driver_stream(
     if let Some(green) = partition.or(lane.green()) {
         return green.stream(context, priority);
     }
-    let mut handle = CUstream::NULL;
-    let driver = context.driver();
-    // SAFETY: `handle` is written.
-    context.check(unsafe {
-        driver.cuStreamCreateWithPriority(&mut handle, STREAM_NON_BLOCKING, priority)
-    })?;
-    Ok(handle)
-}
-
-/// A driver event with these `CU_EVENT_*` flags.
-pub(crate) fn new_event(context: &Context, flags: u32) -> Result<CUevent, Failure> {
-    let mut event = CUevent::NULL;
-    // SAFETY: `event` is written.
-    context.check(unsafe { context.driver().cuEventCreate(&mut event, flags) })?;
-    Ok(event)
+    Ok(context.new_stream(priority)?)
 }

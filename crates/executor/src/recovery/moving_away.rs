@@ -15,10 +15,7 @@ use executor_link::log::log_server;
 use executor_link::messages::{FromExecutor, GrantOutcome};
 use policy::faults::hindrance::Hindrance;
 use rustix::fd::OwnedFd;
-use std::time::Duration;
 
-/// The keeper answers at once, or is gone.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// Bytes copied between two looks at whether the client has gone.
 const COPY_BYTES: u64 = 256 << 20;
 
@@ -64,7 +61,7 @@ impl State {
             return Err(StayReason::Ends);
         }
         self.ask(&FromExecutor::Twin { session: self.handle.id, address });
-        let answer = self.memory.await_answer(ANSWER_TIMEOUT).map_err(StayReason::Copy)?;
+        let answer = self.memory.await_answer().map_err(StayReason::Copy)?;
         match answer {
             DeliveredGrant { outcome: GrantOutcome::Memory { .. }, memory: Some(twin), .. } => {
                 Ok(twin)

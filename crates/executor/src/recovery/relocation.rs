@@ -10,7 +10,6 @@
 //! A session stays where it is as long as something of it is in flight, and as long as it has
 //! something that cannot be taken along ([`State::hindrance`]).
 
-use crate::code::quarantine::Due;
 use crate::objects::event::MOST_TIMES;
 use crate::session::failure::Failure;
 use crate::session::state::State;
@@ -58,6 +57,17 @@ impl Default for Relocation {
             baggage: Baggage::Nothing,
         }
     }
+}
+
+/// How a session's thread is about code that is to run apart ([`crate::code::quarantine`]).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Due {
+    #[default]
+    Nothing,
+    /// It is to be looked whether the session has any.
+    Look,
+    /// The session may come back.
+    Return,
 }
 
 /// Sessions that have left, until what they had here is given back.

@@ -16,6 +16,9 @@ pub(crate) enum Failure {
     Elsewhere,
 }
 
+/// What was asked for cannot be.
+pub(crate) const INVALID: Failure = Failure::Cuda(CUresult::ERROR_INVALID_VALUE);
+
 impl From<CUresult> for Failure {
     fn from(result: CUresult) -> Self {
         Self::Cuda(result)

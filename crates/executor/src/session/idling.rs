@@ -2,13 +2,16 @@
 //! earlier work, then sleeps.
 
 use super::{IDLE, PAUSE_POLL, Session, StepError};
-use crate::code::quarantine::Due;
+use crate::recovery::relocation::Due;
+use crate::session::state::State;
 use crate::sms::resharing::Mail;
+use crate::turns::flight::LOOK;
 use crate::watch::tracing::Idleness;
 use cuda_abi::types::CUresult;
 use executor_link::counters::monotonic_ns;
 use link::call;
 use link::ring::Waited;
+use policy::turns::priorities::Class;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -114,5 +117,46 @@ impl Session {
             self.state.handle.mailbox.put(Mail::Quarantine);
         }
         wrong
+    }
+}
+
+impl State {
+    /// Before work is submitted.
+    pub(crate) fn note_work(&self) {
+        self.shared.flights.set_busy(&self.flight);
+    }
+
+    /// How long the session's thread may sleep, as far as its own work matters to others.
+    pub(crate) fn sleep_limit(&self, longest: Duration) -> Duration {
+        if !self.flight.is_busy() {
+            return self.contents.next_look(longest, LOOK);
+        }
+        let look = match self.shared.flights.look_interval() {
+            // They are saved when the work has ended.
+            _ if self.modules.have_variables() || self.contents.are_due() => Some(LOOK),
+            // Others have less credit until then.
+            Some(_) if self.pacing.class == Class::Latency => Some(LOOK),
+            interval => interval,
+        };
+        look.map_or(longest, |look| longest.min(look))
+    }
+
+    /// After a sleep in which nothing was posted: finds out whether all work has ended, and saves
+    /// what only the driver has.
+    pub(crate) fn look_whether_idle(&mut self) {
+        if !self.flight.is_busy() {
+            return self.save_arrays();
+        }
+        if self.has_ended() {
+            self.shared.flights.set_idle(&self.flight);
+            self.history().settle();
+            self.end_retired();
+            self.pace_settled();
+            self.save_variables();
+            let unkept = self.renew_leaving();
+            unkept.into_iter().for_each(|library| self.unload_later(library));
+            self.save_arrays();
+            self.repeating.settle(self.records.position + 1);
+        }
     }
 }

@@ -171,7 +171,12 @@ pub(crate) fn prepare(
         meter: Default::default(),
         tracing: None,
         guard: Guard::new(wanted.guard),
-        pacing: Pacing::new(wanted.claim, wanted.class, Arc::clone(&handle.new_weight)),
+        pacing: Pacing::new(
+            wanted.claim,
+            wanted.class,
+            Arc::clone(&handle.new_weight),
+            shared.multiprocessors,
+        ),
         repeating,
         standing,
         records: Records::new(journal, committed, files),

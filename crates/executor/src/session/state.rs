@@ -43,6 +43,7 @@ use link::ring::Command;
 use link::wire::command::{self as wire, LEGACY_STREAM, Opcode, Request, Trail};
 use std::collections::HashMap;
 use std::sync::Arc;
+use zerocopy::{Immutable, IntoBytes};
 
 /// How a command ended that did not fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -132,6 +133,15 @@ impl State {
         Ok(self.shared.context.check(result)?)
     }
 
+    /// Answers with this, behind what was answered before.
+    pub(crate) fn answer(
+        &mut self,
+        answer: &(impl IntoBytes + Immutable + ?Sized),
+    ) -> Result<(), Failure> {
+        self.reply.extend_from_slice(answer.as_bytes());
+        Ok(())
+    }
+
     pub(crate) fn stream_for_work(&mut self, slot: u32) -> Result<CUstream, Failure> {
         self.note_work();
         self.open_legacy(slot)?;
@@ -166,6 +176,22 @@ impl State {
         // SAFETY: a word of the completion file, which is registered for as long as the session
         // lives.
         self.check(unsafe { self.driver().cuStreamWriteValue64_v2(stream, address, value, 0) })
+    }
+
+    /// Whether there is work that is not known to have ended.
+    pub(crate) fn may_work(&self) -> bool {
+        self.streams.in_flight(|slot| self.handle.words.completed(slot))
+    }
+
+    /// Whether all work has ended; asks the driver where it is not known.
+    pub(crate) fn has_ended(&mut self) -> bool {
+        let words = &self.handle.words;
+        self.streams.have_ended(&self.shared.context, |slot| words.completed(slot))
+    }
+
+    /// Whether nothing is to be waited for any more.
+    pub(crate) fn is_given_up(&self) -> bool {
+        self.handle.gives_up() || self.context().lost().is_some()
     }
 
     /// The error that answers everything, once there is one.
@@ -275,7 +301,7 @@ impl State {
             Request::ModuleKernels(wanted, _) => self.module_kernels(wanted),
             Request::Occupancy(wanted, _) => self.occupancy(wanted),
             Request::FunctionAttributes(wanted, _) => self.function_attributes(wanted),
-            Request::Launch(wanted, rest) => self.launch(wanted, rest),
+            Request::Launch(wanted, rest) => self.launch(&wanted, rest, None),
             Request::OutputTake(..) => self.output_take(),
             Request::GraphCreate(wanted, _) => self.graph_create(wanted),
             Request::GraphDestroy(wanted, _) => self.graph_destroy(wanted),

@@ -42,10 +42,7 @@ impl State {
             self.clear_graphs();
             self.end_chains();
             self.end_sharing();
-            for (_, event) in self.events.drain() {
-                // SAFETY: a live event of this session whose work has ended.
-                let _ = unsafe { driver.cuEventDestroy_v2(*event) };
-            }
+            self.shared.context.end_events(self.events.drain().map(|(_, event)| *event));
             self.clear_past_times();
             self.clear_objects();
             // Nobody uses its device memory any more. It goes before all that waits for other
@@ -117,7 +114,7 @@ impl State {
 
     /// Says in the log what this session had in flight when the context was lost.
     fn name_suspect(&self, code: CUresult) {
-        if self.streams.in_flight(|slot| self.handle.words.completed(slot)) {
+        if self.may_work() {
             log_server!(
                 "{} had work in flight when the device failed with {code}: {}",
                 self.handle.label,

@@ -6,7 +6,6 @@
 //! its own call would wait.
 
 use crate::context::Context;
-use crate::objects::stream::new_event;
 use crate::session::failure::Failure;
 use cuda_abi::types::*;
 use std::collections::VecDeque;
@@ -47,7 +46,7 @@ impl Backlog {
         self.since_mark = 0;
         let event = match self.free.pop() {
             Some(event) => event,
-            None => new_event(context, WITHOUT_TIMING)?,
+            None => context.new_event(WITHOUT_TIMING)?,
         };
         // SAFETY: live handles of this session.
         let recorded = context.check(unsafe { context.driver().cuEventRecord(event, stream) });
@@ -79,9 +78,6 @@ impl Backlog {
 
     /// Destroys the events; the stream's work has ended.
     pub(crate) fn clear(&mut self, context: &Context) {
-        for event in self.marks.drain(..).chain(self.free.drain(..)) {
-            // SAFETY: a live event of this session that nothing names any more.
-            let _ = unsafe { context.driver().cuEventDestroy_v2(event) };
-        }
+        context.end_events(self.marks.drain(..).chain(self.free.drain(..)));
     }
 }

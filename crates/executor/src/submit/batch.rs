@@ -24,13 +24,15 @@
 use super::chain::{Ending, Kind};
 use super::lengths::{SHORTEST_OPEN, StreamChains};
 use super::own_kernels::COPIER;
-use super::waiting::{MOST_WAITING, Together};
+use super::waiting::{Admission, MOST_WAITING, Together};
 use crate::objects::stream::is_same;
 use crate::session::failure::Failure;
 use crate::session::state::State;
 use crate::turns::costs::Piece;
 use link::ring::Command;
+use link::spin::Cores;
 use link::wire::command::{Header, Launch, NO_CALL, Opcode};
+use std::time::{Duration, Instant};
 use zerocopy::FromBytes;
 
 /// Streams of a session that have chains.
@@ -58,15 +60,6 @@ impl Batching {
 
 /// A launch that was not submitted, and why.
 pub(crate) type Refused = (Header, Failure);
-
-/// Where a command goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Admission {
-    /// It waits with the others.
-    Waits,
-    /// It is done by itself, after those that wait.
-    ByItself,
-}
 
 impl State {
     /// Keeps a launch that may go together with others.
@@ -189,11 +182,7 @@ impl State {
         if launch.function == COPIER {
             return self.copy_one(launch, parameters);
         }
-        let traced = self.trace_batch_begins(launch.stream, one);
-        self.launch(*launch, parameters)?;
-        self.trace_batch_began(traced, one);
-        self.note_ahead(launch.stream, one);
-        Ok(())
+        self.launch(launch, parameters, Some(one))
     }
 
     /// Submits as many of the first launches as the longest chain has that they fill; says how
@@ -286,6 +275,35 @@ impl State {
             self.trace_waited(before);
             done += before;
         }
+    }
+
+    /// Launches were submitted.
+    pub(crate) fn note_ahead(&mut self, slot: u32, launches: Together<'_>) {
+        let (mut last, mut each_ns, mut all_ns) = (None, 0, 0);
+        for function in launches.kernels() {
+            if last.replace(function) != Some(function) {
+                each_ns = self.least_cost_ns(Piece::Function(function));
+            }
+            all_ns += each_ns;
+        }
+        self.batches.gathering.submitted(slot, Duration::from_nanos(all_ns));
+    }
+
+    /// Whether the launches that wait go together with something that is posted behind them soon
+    /// enough.
+    pub(crate) fn gathers(&mut self, is_posted: impl Fn() -> bool) -> bool {
+        let has_cores = self.shared.flights.cores() != Cores::Wanted;
+        let slot = self.batches.stream();
+        has_cores
+            && self.may_be_delayed()
+            && self.batches.gathering.look(slot, Instant::now(), is_posted)
+    }
+
+    /// Whether more is to be expected behind what waits, and the device has nothing to do
+    /// meanwhile, as far as is known.
+    pub(crate) fn has_burst_begun(&self) -> bool {
+        let (gathering, slot) = (&self.batches.gathering, self.batches.stream());
+        gathering.are_bursts() && !gathering.is_ahead(slot, Instant::now())
     }
 }
 

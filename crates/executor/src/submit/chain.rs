@@ -5,10 +5,9 @@
 //! submitted: so it is made before anybody knows for whom, and goes from one session to another.
 //! Which chains a session has is [`super::lengths`], who makes them [`super::chain_stock`].
 
-use super::own_kernels::{COPIER, OwnKernels, WORD_SHAPE, WordParameters};
+use super::own_kernels::{OwnKernels, WORD_SHAPE, WordParameters};
 use crate::context::Context;
 use crate::objects::graph::{Code, with_kernel};
-use crate::session::state::State;
 use crate::sms::partition::Partition;
 use cuda_abi::types::*;
 use executor_link::driver::Driver;
@@ -36,8 +35,8 @@ pub(crate) struct Kind {
 /// A node of a chain, and the launch that it was set to: as it came, parameters included.
 #[derive(Debug)]
 pub(crate) struct Link {
-    node: CUgraphNode,
-    set_to: Vec<u8>,
+    pub(super) node: CUgraphNode,
+    pub(super) set_to: Vec<u8>,
 }
 
 impl Link {
@@ -55,7 +54,7 @@ pub(crate) struct Chain {
     pub(crate) executable: CUgraphExec,
     pub(crate) links: Vec<Link>,
     /// The node that signals, in a chain that does.
-    signal: Option<CUgraphNode>,
+    pub(super) signal: Option<CUgraphNode>,
     /// What the completion word of its stream is when it has ended, if it was submitted.
     ends_with: Option<u64>,
     /// The number of its last submission, among those of chains on its stream.
@@ -201,69 +200,4 @@ impl Chain {
 /// Calls `body` with a node of the executor's own that is never submitted as it is.
 fn with_nothing<R>(code: Code, body: impl FnOnce(&CUDA_KERNEL_NODE_PARAMS) -> R) -> R {
     with_kernel(&WORD_SHAPE, code, WordParameters { address: 0, value: 0 }.as_bytes(), body)
-}
-
-impl State {
-    /// A launch's function as a node names it, if its parameters are all there.
-    fn code(&self, launch: &Launch, slot: u32) -> Option<Code> {
-        if launch.function == COPIER {
-            let partition = self.streams.partition(slot).as_deref();
-            return Some(self.shared.own_kernels.as_ref()?.copier.code(partition));
-        }
-        let function = self.modules.function(launch.function).ok()?;
-        if launch.parameter_bytes < function.parameter_bytes {
-            return None;
-        }
-        Some(match self.streams.partition(slot) {
-            Some(partition) => Code::Kernel(function.kernel, partition.context()),
-            None => Code::Function(function.handle),
-        })
-    }
-
-    /// Sets the node that signals to this value of the slot's completion word.
-    pub(crate) fn set_signal(&self, chain: &Chain, slot: u32, value: u64) -> Option<()> {
-        let node = chain.signal?;
-        let partition = self.streams.partition(slot).as_deref();
-        let code = self.shared.own_kernels.as_ref()?.word_writer.code(partition);
-        let parameters = WordParameters { address: self.memory.completion_address(slot), value };
-        let set = with_kernel(&WORD_SHAPE, code, parameters.as_bytes(), |kernel| {
-            let driver = self.driver();
-            // SAFETY: live handles of this session and parameters as long as the kernel's, which
-            // the driver copies.
-            unsafe { driver.cuGraphExecKernelNodeSetParams_v2(chain.executable, node, kernel) }
-        });
-        set.is_success().then_some(())
-    }
-
-    /// Makes a node of a chain this launch; says whether the driver took it.
-    pub(crate) fn set_link(
-        &self,
-        executable: CUgraphExec,
-        link: &mut Link,
-        slot: u32,
-        launch: &Launch,
-        parameters: &[u8],
-    ) -> bool {
-        let Some(parameters) = parameters.get(..launch.parameter_bytes as usize) else {
-            return false;
-        };
-        let (head, kept) = link.set_to.split_at_checked(size_of::<Launch>()).unwrap_or_default();
-        // Functions keep their numbers, and streams their share, as long as the chain lives.
-        if head == launch.as_bytes() && kept == parameters {
-            return true;
-        }
-        link.set_to.clear();
-        let Some(code) = self.code(launch, slot) else { return false };
-        let driver = self.driver();
-        let set = with_kernel(launch, code, parameters, |kernel| {
-            // SAFETY: live handles of this session and parameters as long as the kernel's, which
-            // the driver copies.
-            unsafe { driver.cuGraphExecKernelNodeSetParams_v2(executable, link.node, kernel) }
-        });
-        if set.is_success() {
-            link.set_to.extend_from_slice(launch.as_bytes());
-            link.set_to.extend_from_slice(parameters);
-        }
-        set.is_success()
-    }
 }

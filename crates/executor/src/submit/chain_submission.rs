@@ -1,12 +1,15 @@
 //! A chain is set to the launches that go as it, and submitted.
 
-use super::chain::{Chain, Ending, Kind};
-use super::own_kernels::COPIER;
+use super::chain::{Chain, Ending, Kind, Link};
+use super::own_kernels::{COPIER, WORD_SHAPE, WordParameters};
+use super::submitted::{Submission, Submitted};
 use super::waiting::Together;
 use crate::code::module::Touch;
-use crate::session::failure::Failure;
+use crate::objects::graph::{Code, with_kernel};
 use crate::session::state::State;
-use crate::turns::meter::Submitted;
+use cuda_abi::types::CUgraphExec;
+use link::wire::command::{Launch, Opcode};
+use zerocopy::IntoBytes;
 
 impl State {
     /// Submits launches as a chain of just so many, if there is one.
@@ -48,63 +51,106 @@ impl State {
             self.batches.signals_declined = true;
             return Err(Unsubmitted::IsSpoiled);
         }
-        let kernels = launches.kernel_count();
-        self.refresh_guard()?;
-        self.begin_launches(slot, Submitted::Chain(launches));
-        let stream = self.stream_for_work(slot)?;
-        if let Some(value) = signal {
-            self.streams.check_signal(slot, value)?;
-        }
-        launches.functions().for_each(|function| self.touch_variables(Touch::Function(function)));
-        let session = &self.handle;
-        let given_up = || session.gives_up();
-        let count = launches.len() as u32;
-        self.streams.admit_launches(&self.shared.context, slot, count, given_up)?;
-        if self.handle.gives_up() {
-            // What a client that has left had queued is never run.
-            return Ok(());
-        }
-        if let Some(value) = signal {
-            self.streams.for_signal(&self.shared.context, slot, value)?;
-            self.handle.note_streams(self.streams.slots());
-            // All of it, and before it can have ended: what has ended is not to be done again, and
-            // what is not reached is known to be in flight.
-            self.standing.commit(self.records.position);
-        }
-        let traced = self.trace_batch_begins(slot, launches);
-        let paced = self.pace_chain(slot, stream, launches);
-        let measured = self.measure_launches(stream, Submitted::Chain(launches));
-        let pass = self.enter(slot);
-        for (launch, parameters) in launches.iter() {
-            match launch.function {
-                COPIER => self.note_chained_copy(parameters),
-                _ => self.note_launch(launch),
+        launches.kernels().for_each(|function| self.touch_variables(Touch::Function(function)));
+        let (submitted, waited) = (Submitted::Chain(launches), Some(launches));
+        let submission =
+            Submission { slot, submitted, prints: false, frame_bytes: 0, waited, signal };
+        let done = self.submit(&submission, |state, stream| {
+            for (launch, _) in launches.iter() {
+                match launch.function {
+                    COPIER => state.history().call(Opcode::Copy),
+                    _ => state.note_launch(launch),
+                }
             }
-        }
-        if let Some(value) = signal {
-            self.history().signal(slot, value);
-        }
-        chain.submitted(self.streams.last_signal(slot));
-        // SAFETY: a live executable graph whose nodes were all checked just now.
-        let result = unsafe { self.driver().cuGraphLaunch(chain.executable, stream) };
-        drop(pass);
-        self.launch_measured(measured, stream);
-        self.paced(paced);
-        self.check(result)?;
-        self.trace_batch_began(traced, launches);
-        match signal {
-            None => self.note_ahead(slot, launches),
-            Some(_) => self.batches.gathering.end(),
+            if let Some(value) = signal {
+                state.history().signal(slot, value);
+            }
+            chain.submitted(signal.unwrap_or_else(|| state.streams.last_signal(slot)));
+            // SAFETY: a live executable graph whose nodes were all checked just now.
+            unsafe { state.driver().cuGraphLaunch(chain.executable, stream) }
+        });
+        match done {
+            // What a client that has left had queued is never run.
+            Err(_) if self.handle.gives_up() => return Ok(()),
+            Err(_) => return Err(Unsubmitted::IsWhole),
+            Ok(()) => {}
         }
         self.last_function = launches.kernels().last().or(self.last_function);
+        let (counters, kernels) = (self.counters(), launches.kernel_count());
         match launches.len() {
-            1 => self.counters().count_kernels(kernels as u64),
-            _ => self.counters().count_chain(kernels as u64),
+            1 => counters.count_kernels(kernels as u64),
+            _ => counters.count_chain(kernels as u64),
+        }
+        if kernels < launches.len() {
+            launches.copies().for_each(|copy| counters.count_chained_copy(copy.size_bytes()));
         }
         if signal.is_some() {
-            self.counters().count_chained_signal();
+            counters.count_chained_signal();
         }
         Ok(())
+    }
+
+    /// A launch's function as a node names it, if its parameters are all there.
+    fn code(&self, launch: &Launch, slot: u32) -> Option<Code> {
+        if launch.function == COPIER {
+            let partition = self.streams.partition(slot).as_deref();
+            return Some(self.shared.own_kernels.as_ref()?.copier.code(partition));
+        }
+        let function = self.modules.function(launch.function).ok()?;
+        if launch.parameter_bytes < function.parameter_bytes {
+            return None;
+        }
+        Some(match self.streams.partition(slot) {
+            Some(partition) => Code::Kernel(function.kernel, partition.context()),
+            None => Code::Function(function.handle),
+        })
+    }
+
+    /// Sets the node that signals to this value of the slot's completion word.
+    pub(crate) fn set_signal(&self, chain: &Chain, slot: u32, value: u64) -> Option<()> {
+        let node = chain.signal?;
+        let partition = self.streams.partition(slot).as_deref();
+        let code = self.shared.own_kernels.as_ref()?.word_writer.code(partition);
+        let parameters = WordParameters { address: self.memory.completion_address(slot), value };
+        let set = with_kernel(&WORD_SHAPE, code, parameters.as_bytes(), |kernel| {
+            let driver = self.driver();
+            // SAFETY: live handles of this session and parameters as long as the kernel's, which
+            // the driver copies.
+            unsafe { driver.cuGraphExecKernelNodeSetParams_v2(chain.executable, node, kernel) }
+        });
+        set.is_success().then_some(())
+    }
+
+    /// Makes a node of a chain this launch; says whether the driver took it.
+    pub(crate) fn set_link(
+        &self,
+        executable: CUgraphExec,
+        link: &mut Link,
+        slot: u32,
+        launch: &Launch,
+        parameters: &[u8],
+    ) -> bool {
+        let Some(parameters) = parameters.get(..launch.parameter_bytes as usize) else {
+            return false;
+        };
+        let (head, kept) = link.set_to.split_at_checked(size_of::<Launch>()).unwrap_or_default();
+        // Functions keep their numbers, and streams their share, as long as the chain lives.
+        if head == launch.as_bytes() && kept == parameters {
+            return true;
+        }
+        link.set_to.clear();
+        let Some(code) = self.code(launch, slot) else { return false };
+        let driver = self.driver();
+        let set = with_kernel(launch, code, parameters, |kernel| {
+            // SAFETY: live handles of this session and parameters as long as the kernel's, which
+            // the driver copies.
+            unsafe { driver.cuGraphExecKernelNodeSetParams_v2(executable, link.node, kernel) }
+        });
+        if set.is_success() {
+            link.set_to.extend_from_slice(launch.as_bytes());
+            link.set_to.extend_from_slice(parameters);
+        }
+        set.is_success()
     }
 }
 
@@ -115,10 +161,4 @@ enum Unsubmitted {
     IsSpoiled,
     /// It is as it was.
     IsWhole,
-}
-
-impl<E: Into<Failure>> From<E> for Unsubmitted {
-    fn from(_: E) -> Self {
-        Self::IsWhole
-    }
 }

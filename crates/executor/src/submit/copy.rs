@@ -1,14 +1,12 @@
 //! Copies and fills, checked against what the client may address.
 
-use crate::code::module::Touch;
-use crate::session::failure::Failure;
+use crate::session::failure::{Failure, INVALID};
 use crate::session::state::State;
 use cuda_abi::types::*;
 use link::wire::command::{Copy, Copy3d, Fill};
 
 /// Slices are submitted one by one; no array of CUDA has more.
 const MAX_SLICES: u64 = 1 << 16;
-pub(crate) const TOO_LARGE: Failure = Failure::Cuda(CUresult::ERROR_INVALID_VALUE);
 
 impl State {
     pub(crate) fn copy(&mut self, wanted: Copy) -> Result<(), Failure> {
@@ -19,14 +17,10 @@ impl State {
         }
         self.check_range(destination, size_bytes)?;
         self.check_range(source, size_bytes)?;
-        self.touch_variables(Touch::Known);
-        let _pass = self.enter(slot);
         // SAFETY: both ranges are this client's, in memory that the driver knows.
-        self.check(unsafe {
-            self.driver().cuMemcpyAsync(destination, source, size_bytes as usize, stream)
-        })?;
-        self.counters().count_copy(size_bytes);
-        Ok(())
+        self.submit_copy(slot, size_bytes, |driver| unsafe {
+            driver.cuMemcpyAsync(destination, source, size_bytes as usize, stream)
+        })
     }
 
     /// The stream for what waits for none of the client's.
@@ -34,51 +28,45 @@ impl State {
         if let Some(stream) = self.side_stream {
             return Ok(stream);
         }
-        let mut stream = CUstream::NULL;
-        const NON_BLOCKING: u32 = 1;
-        // SAFETY: the result is written.
-        self.check(unsafe {
-            self.driver().cuStreamCreateWithPriority(&mut stream, NON_BLOCKING, 0)
-        })?;
-        Ok(*self.side_stream.insert(stream))
+        Ok(*self.side_stream.insert(self.shared.context.new_stream(0)?))
     }
 
     pub(crate) fn copy_3d(&mut self, wanted: Copy3d) -> Result<(), Failure> {
         let stream = self.stream_for_work(wanted.stream)?;
         let Copy3d { destination, source, width_bytes, height, depth, .. } = wanted;
         if depth > MAX_SLICES {
-            return Err(TOO_LARGE);
+            return Err(INVALID);
         }
         if width_bytes == 0 || height == 0 || depth == 0 {
             return Ok(());
         }
         let extent = |pitch: u64, slice: u64| {
-            extent_bytes(width_bytes, height, depth, pitch, slice).ok_or(TOO_LARGE)
+            extent_bytes(width_bytes, height, depth, pitch, slice).ok_or(INVALID)
         };
         self.check_range(
             destination,
             extent(wanted.destination_pitch_bytes, wanted.destination_slice_bytes)?,
         )?;
         self.check_range(source, extent(wanted.source_pitch_bytes, wanted.source_slice_bytes)?)?;
-        self.touch_variables(Touch::Known);
-        let _pass = self.enter(wanted.stream);
-        for slice in 0..depth {
-            let copy = CUDA_MEMCPY2D {
-                srcMemoryType: CUmemorytype::UNIFIED,
-                srcDevice: source + slice * wanted.source_slice_bytes,
-                srcPitch: wanted.source_pitch_bytes as usize,
-                dstMemoryType: CUmemorytype::UNIFIED,
-                dstDevice: destination + slice * wanted.destination_slice_bytes,
-                dstPitch: wanted.destination_pitch_bytes as usize,
-                WidthInBytes: width_bytes as usize,
-                Height: height as usize,
-                ..Default::default()
-            };
-            // SAFETY: both extents are this client's, in memory that the driver knows.
-            self.check(unsafe { self.driver().cuMemcpy2DAsync_v2(&copy, stream) })?;
-        }
-        self.counters().count_copy(width_bytes.saturating_mul(height).saturating_mul(depth));
-        Ok(())
+        let copied_bytes = width_bytes.saturating_mul(height).saturating_mul(depth);
+        self.submit_copy(wanted.stream, copied_bytes, |driver| {
+            let mut copies = (0..depth).map(|slice| {
+                let copy = CUDA_MEMCPY2D {
+                    srcMemoryType: CUmemorytype::UNIFIED,
+                    srcDevice: source + slice * wanted.source_slice_bytes,
+                    srcPitch: wanted.source_pitch_bytes as usize,
+                    dstMemoryType: CUmemorytype::UNIFIED,
+                    dstDevice: destination + slice * wanted.destination_slice_bytes,
+                    dstPitch: wanted.destination_pitch_bytes as usize,
+                    WidthInBytes: width_bytes as usize,
+                    Height: height as usize,
+                    ..Default::default()
+                };
+                // SAFETY: both extents are this client's, in memory that the driver knows.
+                unsafe { driver.cuMemcpy2DAsync_v2(&copy, stream) }
+            });
+            copies.find(|copied| !copied.is_success()).unwrap_or(CUresult::SUCCESS)
+        })
     }
 
     pub(crate) fn fill(&mut self, wanted: Fill) -> Result<(), Failure> {
@@ -99,15 +87,12 @@ impl State {
         if width == 0 || height == 0 {
             return Ok(());
         }
-        let row_bytes = width.checked_mul(element_bytes.into()).ok_or(TOO_LARGE)?;
-        let extent = extent_bytes(row_bytes, height, 1, pitch_bytes, 0).ok_or(TOO_LARGE)?;
+        let row_bytes = width.checked_mul(element_bytes.into()).ok_or(INVALID)?;
+        let extent = extent_bytes(row_bytes, height, 1, pitch_bytes, 0).ok_or(INVALID)?;
         self.check_range(destination, extent)?;
-        self.touch_variables(Touch::Known);
-        let _pass = self.enter(slot);
-        let driver = self.driver();
         let (n, pitch, rows) = (width as usize, pitch_bytes as usize, height as usize);
         // SAFETY: the extent is this client's, in memory that the driver knows.
-        self.check(unsafe {
+        self.submit_copy(slot, 0, |driver| unsafe {
             match (element_bytes, rows) {
                 (1, 1) => driver.cuMemsetD8Async(destination, value as u8, n, stream),
                 (2, 1) => driver.cuMemsetD16Async(destination, value as u16, n, stream),

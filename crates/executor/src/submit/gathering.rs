@@ -9,10 +9,6 @@
 //! least.
 
 use super::nearness::{Look, Nearness};
-use super::waiting::Together;
-use crate::session::state::State;
-use crate::turns::costs::Piece;
-use link::spin::Cores;
 use std::time::{Duration, Instant};
 
 /// Between two launches of a burst.
@@ -32,11 +28,11 @@ pub(crate) struct Gathering {
 
 impl Gathering {
     /// Whether more came whenever it was looked for lately.
-    fn are_bursts(&self) -> bool {
+    pub(super) fn are_bursts(&self) -> bool {
         self.nearness.found_the_last()
     }
 
-    fn submitted(&mut self, slot: u32, takes: Duration) {
+    pub(super) fn submitted(&mut self, slot: u32, takes: Duration) {
         let now = Instant::now();
         let before = self.ahead.filter(|&(of, until)| of == slot && until > now);
         let (_, begins) = before.unwrap_or((slot, now));
@@ -51,13 +47,13 @@ impl Gathering {
     }
 
     /// Whether the device is at work on launches of this stream for a while.
-    fn is_ahead(&self, slot: u32, now: Instant) -> bool {
+    pub(super) fn is_ahead(&self, slot: u32, now: Instant) -> bool {
         self.ahead.is_some_and(|(of, until)| of == slot && until > now)
     }
 
     /// Whether something is posted behind what waits, on a stream, before the device has nothing
     /// more to do there.
-    fn look(&mut self, slot: u32, now: Instant, is_posted: impl Fn() -> bool) -> bool {
+    pub(super) fn look(&mut self, slot: u32, now: Instant, is_posted: impl Fn() -> bool) -> bool {
         let began = *self.began.get_or_insert(now);
         if !self.is_ahead(slot, now) || now - began >= LONGEST || !self.nearness.is_worth_a_look() {
             return false;
@@ -66,37 +62,6 @@ impl Gathering {
         let is_near = is_posted();
         self.nearness.learn(if is_near { Look::Found } else { Look::InVain });
         is_near
-    }
-}
-
-impl State {
-    /// Launches were submitted.
-    pub(crate) fn note_ahead(&mut self, slot: u32, launches: Together<'_>) {
-        let (mut last, mut each_ns, mut all_ns) = (None, 0, 0);
-        for function in launches.kernels() {
-            if last.replace(function) != Some(function) {
-                each_ns = self.least_cost_ns(Piece::Function(function));
-            }
-            all_ns += each_ns;
-        }
-        self.batches.gathering.submitted(slot, Duration::from_nanos(all_ns));
-    }
-
-    /// Whether the launches that wait go together with something that is posted behind them soon
-    /// enough.
-    pub(crate) fn gathers(&mut self, is_posted: impl Fn() -> bool) -> bool {
-        let has_cores = self.shared.flights.cores() != Cores::Wanted;
-        let slot = self.batches.stream();
-        has_cores
-            && self.may_be_delayed()
-            && self.batches.gathering.look(slot, Instant::now(), is_posted)
-    }
-
-    /// Whether more is to be expected behind what waits, and the device has nothing to do
-    /// meanwhile, as far as is known.
-    pub(crate) fn has_burst_begun(&self) -> bool {
-        let (gathering, slot) = (&self.batches.gathering, self.batches.stream());
-        gathering.are_bursts() && !gathering.is_ahead(slot, Instant::now())
     }
 }
 

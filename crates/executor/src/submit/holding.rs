@@ -6,14 +6,20 @@
 //! and again, by a [`Probe`].
 
 use super::probe::Probe;
+use super::watching::Watch;
 use crate::memory::address;
 use crate::session::failure::Failure;
+use crate::session::session_handle::DeliveredGrant;
 use crate::session::state::{State, read};
 use cuda_abi::types::CUresult;
+use executor_link::messages::{FromExecutor, GrantOutcome};
+use link::completion::CompletionWords;
 use link::ring::Command;
+use link::session_memory::SessionMemory;
 use link::wire::command::{Header, NO_CALL, Opcode, Order};
 use policy::turns::holds::{Arrival, Awaited, Holds, Kind, Signal, Test, Value, Width};
 use policy::turns::questions::Place;
+use rustix::fd::AsFd;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Commands that a session may have held, and their bytes; beyond it the ring fills up, and the
@@ -178,6 +184,34 @@ impl State {
     pub(crate) fn clear_holding(&mut self) {
         let probe = std::mem::take(&mut self.holding).probe;
         self.quietly_each(probe.is_made().then_some(probe), |probe| probe.clear(self.context()));
+    }
+
+    /// Makes the signals of the client's session on another device visible here, if it has one
+    /// there that works.
+    pub(crate) fn watch(&mut self, device: u32) -> Result<(), Failure> {
+        if self.watched.session_on(device).is_some() {
+            return Ok(());
+        }
+        self.watched.current.remove(&device);
+        if self.holding.is_empty() {
+            let current: Vec<u64> = self.watched.current.values().copied().collect();
+            self.watched.sessions.retain(|session, _| current.contains(session));
+        }
+        self.ask(&FromExecutor::Watch { session: self.handle.id, device });
+        let DeliveredGrant { outcome, memory, words } = self.memory.await_answer()?;
+        let failed = || Failure::Cuda(CUresult::ERROR_MPS_RPC_FAILURE);
+        match (outcome, memory, words) {
+            (GrantOutcome::Signals { session }, Some(memory), Some(words)) => {
+                let memory = SessionMemory::map(memory.as_fd()).map_err(|_| failed())?;
+                let words = CompletionWords::map(words.as_fd()).map_err(|_| failed())?;
+                self.watched.sessions.insert(session, Watch { words, memory });
+                self.watched.current.insert(device, session);
+                Ok(())
+            }
+            // It has none there: whatever the event stood for has ended with it.
+            (GrantOutcome::Refused(_), ..) => Ok(()),
+            _ => Err(failed()),
+        }
     }
 }
 

@@ -1,11 +1,11 @@
 //! Kernel launches and occupancy.
 
+use super::submitted::{Launched, Shape, Submission, Submitted};
+use super::waiting::Together;
 use crate::code::module::Touch;
 use crate::session::failure::Failure;
 use crate::session::state::State;
 use crate::turns::costs::Piece;
-use crate::turns::meter::Submitted;
-use crate::turns::pacing::{Launched, Shape};
 use cuda_abi::types::*;
 use executor_link::history::NotedLaunch;
 use link::wire::command::{Launch, LaunchAttribute, Occupancy, OccupancyReply, Opcode};
@@ -17,29 +17,21 @@ use zerocopy::{FromBytes, IntoBytes};
 pub(crate) const MAX_ATTRIBUTES: u32 = 32;
 
 impl State {
-    pub(crate) fn launch(&mut self, wanted: Launch, rest: &[u8]) -> Result<(), Failure> {
+    /// Launches a kernel, one that has waited in the batch or not.
+    pub(crate) fn launch(
+        &mut self,
+        wanted: &Launch,
+        rest: &[u8],
+        waited: Option<Together<'_>>,
+    ) -> Result<(), Failure> {
         let function = self.modules.function(wanted.function)?;
-        let (handle, prints) = (function.handle, function.prints);
-        let frame_bytes = function.frame_bytes;
+        let (handle, prints, frame_bytes) =
+            (function.handle, function.prints, function.frame_bytes);
         if wanted.parameter_bytes < function.parameter_bytes {
             return Err(Failure::Cuda(CUresult::ERROR_INVALID_VALUE));
         }
         let (mut attributes, parameters) = split(wanted, rest)?;
-        self.refresh_guard()?;
         self.map_priorities(&mut attributes);
-        let piece = Piece::Function(wanted.function);
-        self.begin_launches(wanted.stream, Submitted::Piece(piece));
-        let stream = self.stream_for_work(wanted.stream)?;
-        self.touch_variables(Touch::Function(wanted.function));
-        let session = &self.handle;
-        let given_up = || session.gives_up();
-        self.streams.admit_launches(&self.shared.context, wanted.stream, 1, given_up)?;
-        if self.handle.gives_up() {
-            return Err(self.ending());
-        }
-        if prints {
-            self.begin_printing()?;
-        }
         let mut parameter_bytes = parameters.len();
         let mut extra = [
             ptr::without_provenance_mut::<c_void>(CU_LAUNCH_PARAM_BUFFER_POINTER),
@@ -50,32 +42,34 @@ impl State {
         ];
         let extra = if parameters.is_empty() { ptr::null_mut() } else { extra.as_mut_ptr() };
         let ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]) = (wanted.grid, wanted.block);
-        let driver = self.driver();
         let shared_bytes = wanted.dynamic_shared_bytes;
-        let paced = self
-            .pace(wanted.stream, stream, piece, |_| Launched::Kernel(shape_of(&wanted, handle)));
-        let measured = self.measure_launches(stream, Submitted::Piece(piece));
-        let entry = self.enter_with_frame(wanted.stream, frame_bytes)?;
-        self.note_launch(&wanted);
-        let result = if attributes.is_empty() {
-            // SAFETY: a live function and stream of this session; the parameters are as long as the
-            // kernel's.
-            unsafe {
-                driver.cuLaunchKernel(
-                    handle,
-                    grid_x,
-                    grid_y,
-                    grid_z,
-                    block_x,
-                    block_y,
-                    block_z,
-                    shared_bytes,
-                    stream,
-                    ptr::null_mut(),
-                    extra,
-                )
+        self.touch_variables(Touch::Function(wanted.function));
+        let launched = Launched::Kernel(Shape::new(wanted, handle));
+        let (slot, submitted) =
+            (wanted.stream, Submitted::Piece(Piece::Function(wanted.function), launched));
+        let submission = Submission { slot, submitted, prints, frame_bytes, waited, signal: None };
+        self.submit(&submission, |state, stream| {
+            state.note_launch(wanted);
+            let driver = state.driver();
+            if attributes.is_empty() {
+                // SAFETY: a live function and stream of this session; the parameters are as long as
+                // the kernel's.
+                return unsafe {
+                    driver.cuLaunchKernel(
+                        handle,
+                        grid_x,
+                        grid_y,
+                        grid_z,
+                        block_x,
+                        block_y,
+                        block_z,
+                        shared_bytes,
+                        stream,
+                        ptr::null_mut(),
+                        extra,
+                    )
+                };
             }
-        } else {
             let config = CUlaunchConfig {
                 gridDimX: grid_x,
                 gridDimY: grid_y,
@@ -90,14 +84,7 @@ impl State {
             };
             // SAFETY: as above; the attributes hold no handles.
             unsafe { driver.cuLaunchKernelEx(&config, handle, ptr::null_mut(), extra) }
-        };
-        drop(entry);
-        self.launch_measured(measured, stream);
-        self.paced(paced);
-        if prints {
-            self.printing_launched(stream)?;
-        }
-        self.check(result)?;
+        })?;
         self.last_function = Some(wanted.function);
         self.counters().count_kernels(1);
         Ok(())
@@ -153,26 +140,15 @@ impl State {
                 ),
             }
         })?;
-        self.reply.extend_from_slice(OccupancyReply { blocks, block_threads: threads }.as_bytes());
-        Ok(())
-    }
-}
-
-pub(crate) fn shape_of(wanted: &Launch, function: CUfunction) -> Shape {
-    let of = |dimensions: [u32; 3]| -> u64 { dimensions.map(u64::from).into_iter().product() };
-    Shape {
-        function,
-        blocks: of(wanted.grid),
-        block_threads: of(wanted.block) as u32,
-        dynamic_shared_bytes: wanted.dynamic_shared_bytes,
+        self.answer(&OccupancyReply { blocks, block_threads: threads })
     }
 }
 
 /// The attributes and the parameters that follow a launch.
-pub(crate) fn split(
-    wanted: Launch,
-    mut rest: &[u8],
-) -> Result<(Vec<CUlaunchAttribute>, &[u8]), Failure> {
+pub(crate) fn split<'a>(
+    wanted: &Launch,
+    mut rest: &'a [u8],
+) -> Result<(Vec<CUlaunchAttribute>, &'a [u8]), Failure> {
     let short =
         || Failure::Protocol("a launch is shorter than its attributes and parameters".into());
     if wanted.attributes > MAX_ATTRIBUTES {

@@ -2,6 +2,7 @@
 //!
 //! | file | concept |
 //! |---|---|
+//! | `submission`, `submitted` | the way to the driver, for all kinds of work; what they differ in |
 //! | `launch`, `copy` | one kernel; one copy or fill |
 //! | `waiting`, `gathering`, `batch` | launches that wait for those behind them, for how long, and go together |
 //! | `chain`, `chain_stock`, `chain_submission`, `lengths` | what they go as: graphs that are kept and used again |
@@ -26,5 +27,7 @@ pub(crate) mod own_kernels;
 pub(crate) mod probe;
 pub(crate) mod retired;
 pub(crate) mod small_copies;
+pub(crate) mod submission;
+pub(crate) mod submitted;
 pub(crate) mod waiting;
 pub(crate) mod watching;

@@ -11,7 +11,6 @@ use std::ptr;
 
 /// Values of one round: each stream waits for one at a time.
 const MOST_VALUES: usize = STREAM_SLOTS;
-const STREAM_NON_BLOCKING: u32 = 1;
 
 /// See the module's description.
 #[derive(Debug, Default)]
@@ -34,15 +33,13 @@ unsafe impl Send for Made {}
 impl Made {
     fn new(context: &Context) -> Result<Self, CUresult> {
         let driver = context.driver();
-        let (mut stream, mut words) = (CUstream::NULL, ptr::null_mut());
-        // SAFETY: both results are written.
-        unsafe {
-            context.check(driver.cuMemHostAlloc(&mut words, MOST_VALUES * 8, 0))?;
-            let created = driver.cuStreamCreateWithPriority(&mut stream, STREAM_NON_BLOCKING, 0);
-            context.check(created).inspect_err(|_| {
-                let _ = driver.cuMemFreeHost(words);
-            })?;
-        }
+        let mut words = ptr::null_mut();
+        // SAFETY: the result is written.
+        context.check(unsafe { driver.cuMemHostAlloc(&mut words, MOST_VALUES * 8, 0) })?;
+        let stream = context.new_stream(0).inspect_err(|_| {
+            // SAFETY: allocated just now, known to nobody.
+            let _ = unsafe { driver.cuMemFreeHost(words) };
+        })?;
         Ok(Self { stream, words: words.cast() })
     }
 }

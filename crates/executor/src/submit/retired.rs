@@ -55,20 +55,10 @@ impl State {
     /// Waits until what the session has submitted has ended, or nobody wants to know any more.
     pub(crate) fn await_end_of_work(&mut self) {
         let mut look = LOOK;
-        loop {
-            let words = &self.handle.words;
-            let has_ended =
-                self.streams.have_ended(&self.shared.context, |slot| words.completed(slot));
-            if has_ended || self.handle.gives_up() || self.ended().is_some() {
-                return;
-            }
+        while !self.has_ended() && !self.handle.gives_up() && self.ended().is_none() {
             std::thread::sleep(look);
             look = (look * 2).min(LONGEST_LOOK);
         }
-    }
-
-    fn may_work(&self) -> bool {
-        self.streams.in_flight(|slot| self.handle.words.completed(slot))
     }
 
     fn fence_is_reached(&self) -> bool {
@@ -79,10 +69,7 @@ impl State {
     }
 
     fn end_fenced(&mut self) {
-        for event in std::mem::take(&mut self.retired.fence) {
-            // SAFETY: a live event of this session that nothing names any more.
-            let _ = unsafe { self.driver().cuEventDestroy_v2(event) };
-        }
+        self.shared.context.end_events(self.retired.fence.drain(..));
         for executable in std::mem::take(&mut self.retired.fenced) {
             self.destroy_executable(executable);
         }

@@ -8,8 +8,9 @@
 //! apart, in calm times; all others are the driver's, as before. Bounds are checked before a copy
 //! may wait, so a wrong address is refused by the copy itself, as ever.
 
-use super::batch::{Admission, Batching};
+use super::batch::Batching;
 use super::own_kernels::{COPIER, CopyParameters};
+use super::waiting::Admission;
 use crate::session::failure::Failure;
 use crate::session::state::State;
 use link::ring::Command;
@@ -54,20 +55,12 @@ impl State {
             size_bytes: copy.size_bytes(),
         })
     }
-
-    /// A chain with such a node is about to be submitted.
-    pub(crate) fn note_chained_copy(&self, parameters: &[u8]) {
-        self.history().call(Opcode::Copy);
-        if let Ok((copy, _)) = CopyParameters::read_from_prefix(parameters) {
-            self.counters().count_chained_copy(copy.size_bytes());
-        }
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use crate::session::Step;
-    use crate::testbed::{Bed, Client, submitted};
+    use crate::testbed::{Bed, Client, refuse_next_graph, submitted};
     use cuda_abi::types::CUresult;
 
     /// What a client posts that exchanges a little, and how often that gave the driver something to
@@ -115,6 +108,20 @@ mod tests {
         let [device, host] = ends;
         assert_eq!(usual(&mut client, [device + 2, host], 2048), 4, "not aligned");
         assert_eq!(usual(&mut client, [device, device + 16], 2048), 4, "ends overlap");
+    }
+
+    #[test]
+    fn copies_that_do_not_go_with_the_signal_count_once() {
+        let bed = Bed::new();
+        let mut client = bed.open();
+        let ends = client.some_memory();
+        get_used_to(&mut client, ends);
+        let before = bed.shared.counters.read(0);
+        refuse_next_graph();
+        assert!(exchange(&mut client, ends, 2048) > 1, "the driver had no memory for all together");
+        let after = bed.shared.counters.read(0);
+        assert_eq!(after.copied_bytes - before.copied_bytes, 2 * 2048);
+        assert_eq!(after.kernels - before.kernels, 1);
     }
 
     #[test]

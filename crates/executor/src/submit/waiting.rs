@@ -2,9 +2,19 @@
 
 use super::gathering::Gathering;
 use super::lengths::StreamChains;
-use super::own_kernels::COPIER;
+use super::own_kernels::{COPIER, CopyParameters};
 use link::wire::command::{Header, Launch};
 use std::collections::HashSet;
+use zerocopy::FromBytes;
+
+/// Where a command goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Admission {
+    /// It waits with the others.
+    Waits,
+    /// It is done by itself, after those that wait.
+    ByItself,
+}
 
 /// Launches that are submitted together at most.
 pub(crate) const MOST_WAITING: usize = 32;
@@ -59,6 +69,12 @@ impl<'a> Together<'a> {
     /// The functions of those that are not copies.
     pub(crate) fn kernels(self) -> impl Iterator<Item = u32> + Clone {
         self.functions().filter(|&function| function != COPIER)
+    }
+
+    /// What is copied by those that are copies.
+    pub(crate) fn copies(self) -> impl Iterator<Item = CopyParameters> {
+        let copies = self.iter().filter(|(launch, _)| launch.function == COPIER);
+        copies.filter_map(|(_, bytes)| CopyParameters::read_from_prefix(bytes).ok()).map(|it| it.0)
     }
 
     /// The header of the first one's command.

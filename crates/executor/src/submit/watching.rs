@@ -7,28 +7,18 @@
 //! failed gets no further: what waits for it goes on, and the client learns of the failure where it
 //! happened.
 
-use crate::session::failure::Failure;
-use crate::session::session_handle::DeliveredGrant;
-use crate::session::state::State;
-use cuda_abi::types::CUresult;
-use executor_link::messages::{FromExecutor, GrantOutcome};
 use link::completion::CompletionWords;
 use link::session_memory::SessionMemory;
 use policy::turns::holds::Signal;
-use rustix::fd::AsFd;
 use std::collections::HashMap;
-use std::time::Duration;
-
-/// The keeper answers at once, or is gone.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What one session sees of its client's sessions on other devices.
 #[derive(Debug, Default)]
 pub(crate) struct Watched {
     /// By the keeper's number.
-    sessions: HashMap<u64, Watch>,
+    pub(super) sessions: HashMap<u64, Watch>,
     /// The client's session on a device.
-    current: HashMap<u32, u64>,
+    pub(super) current: HashMap<u32, u64>,
 }
 
 impl Watched {
@@ -38,10 +28,11 @@ impl Watched {
     }
 }
 
+/// One of them.
 #[derive(Debug)]
-struct Watch {
-    words: CompletionWords,
-    memory: SessionMemory,
+pub(super) struct Watch {
+    pub(super) words: CompletionWords,
+    pub(super) memory: SessionMemory,
 }
 
 impl Watch {
@@ -62,35 +53,5 @@ impl Watched {
         self.sessions.get(&signal.session).is_none_or(|watch| {
             watch.words.completed(signal.slot) >= signal.value || watch.has_failed()
         })
-    }
-}
-
-impl State {
-    /// Makes the signals of the client's session on another device visible here, if it has one
-    /// there that works.
-    pub(crate) fn watch(&mut self, device: u32) -> Result<(), Failure> {
-        if self.watched.session_on(device).is_some() {
-            return Ok(());
-        }
-        self.watched.current.remove(&device);
-        if self.holding.is_empty() {
-            let current: Vec<u64> = self.watched.current.values().copied().collect();
-            self.watched.sessions.retain(|session, _| current.contains(session));
-        }
-        self.ask(&FromExecutor::Watch { session: self.handle.id, device });
-        let DeliveredGrant { outcome, memory, words } = self.memory.await_answer(ANSWER_TIMEOUT)?;
-        let failed = || Failure::Cuda(CUresult::ERROR_MPS_RPC_FAILURE);
-        match (outcome, memory, words) {
-            (GrantOutcome::Signals { session }, Some(memory), Some(words)) => {
-                let memory = SessionMemory::map(memory.as_fd()).map_err(|_| failed())?;
-                let words = CompletionWords::map(words.as_fd()).map_err(|_| failed())?;
-                self.watched.sessions.insert(session, Watch { words, memory });
-                self.watched.current.insert(device, session);
-                Ok(())
-            }
-            // It has none there: whatever the event stood for has ended with it.
-            (GrantOutcome::Refused(_), ..) => Ok(()),
-            _ => Err(failed()),
-        }
     }
 }

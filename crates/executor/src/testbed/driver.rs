@@ -39,6 +39,8 @@ std::thread_local! {
     static WRITES: Cell<bool> = const { Cell::new(false) };
     /// How many conditions this thread's graphs have.
     static CONDITIONS: RefCell<HashMap<usize, u64>> = RefCell::default();
+    /// Whether this thread's driver refuses the next graph that it is given.
+    static REFUSES_GRAPH: Cell<bool> = const { Cell::new(false) };
     /// What the graph that this thread submits next does to memory.
     static EFFECTS: RefCell<Vec<Vec<u64>>> = const { RefCell::new(Vec::new()) };
 }
@@ -94,8 +96,16 @@ unsafe fn note_effect(node: *const CUDA_KERNEL_NODE_PARAMS) -> CUresult {
     CUresult::SUCCESS
 }
 
+/// This thread's driver has no memory for the next graph that it is given.
+pub(crate) fn refuse_next_graph() {
+    REFUSES_GRAPH.set(true);
+}
+
 /// Submits a graph: what its nodes do to memory is done.
 fn launch_graph() -> CUresult {
+    if REFUSES_GRAPH.take() {
+        return CUresult::ERROR_OUT_OF_MEMORY;
+    }
     if WRITES.get() {
         for effect in EFFECTS.take() {
             if let [address, value] = effect[..] {
@@ -279,6 +289,9 @@ pub(super) fn table() -> DriverTable {
                                   from: CUdeviceptr,
                                   size_bytes: usize,
                                   stream: CUstream| {
+            note_submission()
+        }),
+        cuMemcpy3DAsync_v2: function!(|copy: *const CUDA_MEMCPY3D, stream: CUstream| {
             note_submission()
         }),
         cuMemHostRegister_v2: function!(|at: *mut c_void, size_bytes: usize, flags: u32| DONE),

@@ -7,7 +7,6 @@
 //! more they are, so that what all of them take for it does not grow with their number. So a launch
 //! of a session that is busy costs one load, and none is followed by a call to the driver.
 
-use crate::session::state::State;
 use link::session_memory::SessionMemory;
 use link::spin::{self, Cores};
 use policy::turns::priorities::Class;
@@ -16,7 +15,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 /// Between two looks of a session whose work may have ended, while one other wants to know.
-const LOOK: Duration = Duration::from_millis(1);
+pub(crate) const LOOK: Duration = Duration::from_millis(1);
 /// As long as others are busy, it makes no difference to them when one of many is no more.
 const LOOK_RAREST: u32 = 32;
 
@@ -158,7 +157,7 @@ impl Flights {
     }
 
     /// How long a busy session may sleep, if another one wants to know when its work ends.
-    fn look_interval(&self) -> Option<Duration> {
+    pub(crate) fn look_interval(&self) -> Option<Duration> {
         match self.busy() {
             0 | 1 => None,
             busy => Some(LOOK * (busy - 1).min(LOOK_RAREST)),
@@ -175,48 +174,6 @@ impl Flight {
     pub(crate) fn is_busy(&self) -> bool {
         // Relaxed: others use it for decisions that may be late; no data travels with it.
         self.busy.load(Ordering::Relaxed)
-    }
-}
-
-impl State {
-    /// Before work is submitted.
-    pub(crate) fn note_work(&self) {
-        self.shared.flights.set_busy(&self.flight);
-    }
-
-    /// How long the session's thread may sleep, as far as its own work matters to others.
-    pub(crate) fn sleep_limit(&self, longest: Duration) -> Duration {
-        if !self.flight.is_busy() {
-            return self.contents.next_look(longest, LOOK);
-        }
-        let look = match self.shared.flights.look_interval() {
-            // They are saved when the work has ended.
-            _ if self.modules.have_variables() || self.contents.are_due() => Some(LOOK),
-            // Others have less credit until then.
-            Some(_) if self.flight.class == Class::Latency => Some(LOOK),
-            interval => interval,
-        };
-        look.map_or(longest, |look| longest.min(look))
-    }
-
-    /// After a sleep in which nothing was posted: finds out whether all work has ended, and saves
-    /// what only the driver has.
-    pub(crate) fn look_whether_idle(&mut self) {
-        if !self.flight.is_busy() {
-            return self.save_arrays();
-        }
-        let words = &self.handle.words;
-        if self.streams.have_ended(&self.shared.context, |slot| words.completed(slot)) {
-            self.shared.flights.set_idle(&self.flight);
-            self.history().settle();
-            self.end_retired();
-            self.pace_settled();
-            self.save_variables();
-            let unkept = self.renew_leaving();
-            unkept.into_iter().for_each(|library| self.unload_later(library));
-            self.save_arrays();
-            self.repeating.settle(self.records.position + 1);
-        }
     }
 }
 

@@ -7,7 +7,6 @@
 //! time in which at least one of its streams was busy, by the device's clock.
 
 use crate::context::Context;
-use crate::objects::stream::new_event;
 use cuda_abi::types::*;
 
 /// `CU_EVENT_DEFAULT`: with timing.
@@ -188,10 +187,7 @@ impl Marks {
     /// Destroys the events.
     pub(crate) fn clear(&mut self, context: &Context) {
         self.forget();
-        for event in self.free.drain(..) {
-            // SAFETY: a live event of this session that nothing names any more.
-            let _ = unsafe { context.driver().cuEventDestroy_v2(event) };
-        }
+        context.end_events(self.free.drain(..));
     }
 
     fn take_out(&mut self, work: Work) {
@@ -202,7 +198,7 @@ impl Marks {
     fn record(&mut self, context: &Context, stream: CUstream) -> Option<CUevent> {
         let event = match self.free.pop() {
             Some(event) => event,
-            None => new_event(context, WITH_TIMING).ok()?,
+            None => context.new_event(WITH_TIMING).ok()?,
         };
         // SAFETY: live handles of this session.
         if context.check(unsafe { context.driver().cuEventRecord(event, stream) }).is_err() {

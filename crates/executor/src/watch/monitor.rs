@@ -147,10 +147,7 @@ impl Watch {
         if let Err(code) = self.shared.context.make_current() {
             log_server!("The monitor has no context: {code}");
         }
-        let mut stream = CUstream::NULL;
-        // SAFETY: `stream` is written. Flag 1: it waits for no other stream.
-        let _ =
-            unsafe { self.shared.context.driver().cuStreamCreateWithPriority(&mut stream, 1, 0) };
+        let stream = self.shared.context.new_stream(0).unwrap_or(CUstream::NULL);
         let (mut progressed, mut asked, mut beaten) =
             (Instant::now(), Instant::now(), Instant::now());
         loop {

@@ -1,6 +1,7 @@
 //! A session's functions: what the client asks of them, and sets.
 
-use super::{Function, name_in};
+use super::Function;
+use super::commands::name_in;
 use crate::session::failure::Failure;
 use crate::session::state::State;
 use cuda_abi::types::*;
@@ -9,7 +10,6 @@ use link::wire::command::{
     FunctionGetReply, FunctionSetAttribute, MAX_FUNCTIONS, Parameter,
 };
 use std::sync::Arc;
-use zerocopy::IntoBytes;
 
 /// Parameters that a kernel can have at most: 32,764 bytes of single bytes would be more, but no
 /// answer could hold them.
@@ -68,9 +68,9 @@ impl State {
             prints: u32::from(prints),
             reserved: 0,
         };
-        self.reply.extend_from_slice(head.as_bytes());
-        self.reply.extend_from_slice(parameters.as_bytes());
-        self.reply.extend_from_slice(attributes.as_bytes());
+        self.answer(&head)?;
+        self.answer(&parameters[..])?;
+        self.answer(&attributes[..])?;
         if self.modules.functions.len() <= index {
             self.modules.functions.resize(index + 1, None);
         }
@@ -129,9 +129,8 @@ impl State {
         let handle = self.modules.function(wanted.function)?.handle;
         let attributes = self.attributes(handle);
         let head = FunctionAttributesReply { attributes: attributes.len() as u32, reserved: 0 };
-        self.reply.extend_from_slice(head.as_bytes());
-        self.reply.extend_from_slice(attributes.as_bytes());
-        Ok(())
+        self.answer(&head)?;
+        self.answer(&attributes[..])
     }
 
     pub(crate) fn function_set_attribute(

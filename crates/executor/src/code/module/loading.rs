@@ -23,7 +23,6 @@ use rustix::fd::{AsFd, OwnedFd};
 use std::ptr;
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::time::Duration;
-use zerocopy::IntoBytes;
 
 /// Zeros behind an image that the driver gets: PTX is text that ends with NUL, and anything else is
 /// no longer than it says, which is checked.
@@ -106,7 +105,7 @@ impl State {
             origin.as_ref().and_then(|wanted| self.shared.spares.take(wanted))
         {
             let head = ModuleLoadReply { info_bytes: 0, error_bytes: 0 };
-            self.reply.extend_from_slice(head.as_bytes());
+            self.answer(&head)?;
             let variables = match has_variables {
                 true => self.find_variables(library, &origin.image),
                 false => Variables::None,
@@ -129,7 +128,7 @@ impl State {
         let [info, errors] = options.logs();
         let head =
             ModuleLoadReply { info_bytes: info.len() as u32, error_bytes: errors.len() as u32 };
-        self.reply.extend_from_slice(head.as_bytes());
+        self.answer(&head)?;
         self.reply.extend_from_slice(info);
         self.reply.extend_from_slice(errors);
         let library = loaded.inspect_err(|_| self.memory.discharge(charged_bytes))?;

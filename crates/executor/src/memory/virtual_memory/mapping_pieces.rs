@@ -1,9 +1,9 @@
 //! Maps memory to reserved addresses, and says who may use it there.
 
-use super::{INVALID, MAX_MAPPINGS, Mapping, Reach};
+use super::{MAX_MAPPINGS, Mapping, Reach};
 use crate::memory::mapping;
 use crate::memory::virtual_journal::Thing;
-use crate::session::failure::Failure;
+use crate::session::failure::{Failure, INVALID};
 use crate::session::state::State;
 use cuda_abi::types::*;
 use link::wire::command::Opcode;

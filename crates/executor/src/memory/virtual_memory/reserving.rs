@@ -1,8 +1,8 @@
 //! Reserves addresses for a session, and gives them back.
 
-use super::{INVALID, MAX_MAPPINGS};
+use super::MAX_MAPPINGS;
 use crate::memory::virtual_journal::Thing;
-use crate::session::failure::Failure;
+use crate::session::failure::{Failure, INVALID};
 use crate::session::state::State;
 use cuda_abi::types::*;
 use executor_link::log::log_server;
@@ -11,7 +11,6 @@ use link::wire::command::Opcode;
 use link::wire::virtual_memory::{AddressFree, AddressReply, AddressReserve};
 use policy::memory::reservations::{Reservations, UNIT_BYTES};
 use std::sync::{MutexGuard, PoisonError};
-use zerocopy::IntoBytes;
 
 /// Ranges that are tried where the driver reserves others.
 const PLACES_TRIED: usize = 16;
@@ -65,8 +64,7 @@ impl State {
         let Window { base, size_bytes: reserved_bytes } = window;
         self.virtual_memory.reservations.insert(base, (size_bytes, window));
         self.note_thing(Thing::Reservation { base, size_bytes, reserved_bytes })?;
-        self.reply.extend_from_slice(AddressReply { address: window.base }.as_bytes());
-        Ok(())
+        self.answer(&AddressReply { address: window.base })
     }
 
     /// Reserves a range with the driver; an address if it has reserved that instead.

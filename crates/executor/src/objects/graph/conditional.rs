@@ -21,7 +21,7 @@ use link::wire::graph::{GraphCondition, GraphConditionReply, GraphHomeDestroy, M
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ptr;
 use std::sync::Arc;
-use zerocopy::{FromBytes, IntoBytes};
+use zerocopy::FromBytes;
 
 /// Conditions of one home.
 const MAX_CONDITIONS: usize = 1 << 14;
@@ -92,8 +92,7 @@ impl State {
         if let Some(home) = self.graphs.homes.0.get_mut(&number) {
             home.conditions.push(handle);
         }
-        self.reply.extend_from_slice(GraphConditionReply { handle }.as_bytes());
-        Ok(())
+        self.answer(&GraphConditionReply { handle })
     }
 
     fn make_condition(
@@ -293,6 +292,7 @@ impl State {
 mod tests {
     use super::*;
     use crate::testbed::Bed;
+    use zerocopy::IntoBytes;
 
     fn asked(home: u32) -> GraphCondition {
         GraphCondition { home, ..Default::default() }

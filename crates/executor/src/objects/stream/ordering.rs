@@ -1,6 +1,6 @@
 //! What orders default streams with their blocking ones, where both have work.
 
-use super::{EVENT_DISABLE_TIMING, Streams, new_event};
+use super::{EVENT_DISABLE_TIMING, Streams};
 use crate::context::Context;
 use crate::session::failure::Failure;
 use cuda_abi::types::*;
@@ -93,7 +93,7 @@ impl Streams {
         let domain = self.domain_place(default).get_or_insert_default();
         let (event, recorded_at) = match domain.event {
             Some(known) => known,
-            None => (new_event(context, EVENT_DISABLE_TIMING)?, 0),
+            None => (context.new_event(EVENT_DISABLE_TIMING)?, 0),
         };
         domain.event = Some((event, domain.work));
         if recorded_at != domain.work {
@@ -111,7 +111,7 @@ fn domain_in(domains: &mut [Option<Domain>], slot: u32) -> Option<&mut Domain> {
 fn event_in(context: &Context, place: &mut Option<CUevent>) -> Result<CUevent, Failure> {
     match *place {
         Some(event) => Ok(event),
-        None => Ok(*place.insert(new_event(context, EVENT_DISABLE_TIMING)?)),
+        None => Ok(*place.insert(context.new_event(EVENT_DISABLE_TIMING)?)),
     }
 }
 

@@ -5,11 +5,11 @@
 //! counts. A program that infers launches a kernel that would fill the device between a hundred
 //! that do not; of the few microseconds of that one nobody else notices anything.
 
-use super::{CONTENDS_NS, Launched, Shape};
-use crate::session::state::State;
-use cuda_abi::types::*;
+mod weighing;
+
+use super::CONTENDS_NS;
 use executor_link::numbers::NumberMap;
-use policy::turns::fairness::room::{ALL, Place, Room};
+use policy::turns::fairness::room::{Place, Room};
 use policy::turns::fairness::{Demand, Kernels};
 
 /// Of the time before so much work little is remembered.
@@ -27,10 +27,15 @@ pub(super) struct Extent {
     kernel_ns: f64,
     /// By function: threads, dynamic shared memory, and blocks of them per SM.
     occupancy: NumberMap<usize, (u32, u32, u32)>,
+    /// Of the device.
     pub(super) multiprocessors: u32,
 }
 
 impl Extent {
+    pub(super) fn new(multiprocessors: u32) -> Self {
+        Self { multiprocessors: multiprocessors.max(1), ..Self::default() }
+    }
+
     /// Kernels that fill so much, each of them so long, and so much all of them.
     fn add(&mut self, fills: u32, kernel_ns: u64, all_ns: u64) {
         let is_first = self.kernel_ns == 0.0;
@@ -58,74 +63,6 @@ impl Extent {
     fn demand(&self, place: Option<Place>) -> Demand {
         let kernels = if self.lasts() { Kernels::Lasting } else { Kernels::Short };
         Demand { room: Room::new(self.footprint.ceil() as u32, place), kernels }
-    }
-}
-
-impl State {
-    /// What the session's kernels want of the device.
-    pub(super) fn demand(&mut self) -> Demand {
-        let all = self.all_multiprocessors();
-        let share = self.partitions.own();
-        let place = share.and_then(|share| {
-            let part = share.multiprocessors() * ALL / all;
-            share.units().and_then(|units| Place::new(units, part))
-        });
-        self.pacing.extent.demand(place)
-    }
-
-    /// Counts a launch of such a cost that is about to be submitted.
-    pub(super) fn extend(&mut self, launched: Launched, cost_ns: u64) {
-        let (fills, kernels) = match launched {
-            Launched::Kernel(shape) => (self.footprint(&shape), 1),
-            Launched::Graph { kernels } => (ALL, u64::from(kernels.max(1))),
-        };
-        self.pacing.extent.add(fills, cost_ns / kernels, cost_ns);
-    }
-
-    fn all_multiprocessors(&mut self) -> u32 {
-        if self.pacing.extent.multiprocessors == 0 {
-            let mut count = 0;
-            let attribute = CUdevice_attribute::MULTIPROCESSOR_COUNT;
-            let device = self.context().device();
-            // SAFETY: the result is written.
-            let _ = unsafe { self.driver().cuDeviceGetAttribute(&mut count, attribute, device) };
-            self.pacing.extent.multiprocessors = u32::try_from(count).unwrap_or(1).max(1);
-        }
-        self.pacing.extent.multiprocessors
-    }
-
-    /// The part of the device that a kernel fills; no more than the client may use.
-    fn footprint(&mut self, shape: &Shape) -> u32 {
-        let all = self.all_multiprocessors();
-        let share = self.partitions.own().map_or(all, |share| share.multiprocessors()).min(all);
-        let fits = u64::from(self.blocks_per_multiprocessor(shape)) * u64::from(all);
-        let filled = shape.blocks.saturating_mul(ALL.into()) / fits.max(1);
-        let most = u64::from(share) * u64::from(ALL) / u64::from(all);
-        filled.clamp(1, most.max(1)) as u32
-    }
-
-    fn blocks_per_multiprocessor(&mut self, shape: &Shape) -> u32 {
-        let Shape { function, block_threads, dynamic_shared_bytes, .. } = *shape;
-        let key = (block_threads, dynamic_shared_bytes);
-        if let Some(&(threads, shared_bytes, blocks)) =
-            self.pacing.extent.occupancy.get(&function.0)
-            && (threads, shared_bytes) == key
-        {
-            return blocks;
-        }
-        let mut blocks = 0;
-        // SAFETY: a live function of this session; the result is written.
-        let _ = unsafe {
-            self.driver().cuOccupancyMaxActiveBlocksPerMultiprocessor(
-                &mut blocks,
-                function,
-                block_threads as i32,
-                dynamic_shared_bytes as usize,
-            )
-        };
-        let blocks = u32::try_from(blocks).unwrap_or(1).max(1);
-        self.pacing.extent.occupancy.insert(function.0, (key.0, key.1, blocks));
-        blocks
     }
 }
 

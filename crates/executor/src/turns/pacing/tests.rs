@@ -4,6 +4,7 @@ use super::looks::{PATIENCE, UNASKED};
 use super::*;
 use crate::session::Step;
 use crate::testbed::{Bed, Client, Takes, Work, set_work, submitted, take};
+use policy::turns::fairness::Busy;
 
 /// Launches a kernel of which nothing is known, so that it is taken to last.
 fn launch(client: &mut Client) -> Step {

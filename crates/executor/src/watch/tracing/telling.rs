@@ -6,7 +6,6 @@
 
 use super::times::{Measured, parts};
 use super::{End, PATIENCE, Span, Tracing, WITH_TIMING};
-use crate::objects::stream::new_event;
 use crate::session::failure::Failure;
 use crate::session::state::State;
 use cuda_abi::types::*;
@@ -15,8 +14,6 @@ use link::trace::Record;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// `CU_STREAM_NON_BLOCKING`.
-const NON_BLOCKING: u32 = 1;
 /// Distances from one event to another are told in milliseconds as a float: exact to some
 /// nanoseconds over this.
 const ANCHOR_NS: u64 = 50_000_000;
@@ -41,10 +38,8 @@ impl State {
     /// An event, and when it was: on a stream of its own, so that it waits for nothing.
     pub(super) fn start_clock(&mut self) -> Result<Clock, Failure> {
         let driver = self.driver();
-        let event = new_event(self.context(), WITH_TIMING)?;
-        let mut stream = CUstream::NULL;
-        // SAFETY: `stream` is written; without order with the legacy stream.
-        self.check(unsafe { driver.cuStreamCreate(&mut stream, NON_BLOCKING) })?;
+        let event = self.context().new_event(WITH_TIMING)?;
+        let stream = self.context().new_stream(0)?;
         // SAFETY: live handles, made above.
         let recorded = self.check(unsafe { driver.cuEventRecord(event, stream) });
         let started = Instant::now();

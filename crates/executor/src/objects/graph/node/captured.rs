@@ -6,7 +6,6 @@
 //! attributes.
 
 use super::{Code, with_kernel};
-use crate::objects::stream::STREAM_NON_BLOCKING;
 use crate::session::failure::Failure;
 use crate::session::state::State;
 use crate::sms::partition::Partition;
@@ -50,7 +49,7 @@ impl State {
         let stream = capturing.stream;
         // Of no concern to other threads.
         let mode = CUstreamCaptureMode::RELAXED;
-        let first = super::array(after);
+        let first = super::super::array(after);
         // SAFETY: live handles of this session, a stream that nothing else uses, checked
         // parameters, and attributes without handles.
         unsafe {
@@ -105,9 +104,6 @@ impl State {
         if let Some(partition) = partition {
             return partition.stream(self.context(), 0);
         }
-        let mut stream = CUstream::NULL;
-        // SAFETY: the result is written.
-        self.check(unsafe { self.driver().cuStreamCreate(&mut stream, STREAM_NON_BLOCKING) })?;
-        Ok(stream)
+        Ok(self.context().new_stream(0)?)
     }
 }

@@ -1,9 +1,9 @@
 //! Checks a described node as the command would be that it stands for.
 
 use super::{Code, Node, Work};
-use crate::session::failure::Failure;
+use crate::session::failure::{Failure, INVALID};
 use crate::session::state::State;
-use crate::submit::copy::{TOO_LARGE, extent_bytes, volume_bytes};
+use crate::submit::copy::{extent_bytes, volume_bytes};
 use crate::submit::launch::split;
 use cuda_abi::graph::params::write_of;
 use cuda_abi::types::*;
@@ -30,7 +30,7 @@ impl State {
         let work = match described.opcode {
             Opcode::Launch => {
                 let (shape, rest) = body::<Launch>(bytes)?;
-                let (mut attributes, parameters) = split(shape, rest)?;
+                let (mut attributes, parameters) = split(&shape, rest)?;
                 self.map_priorities(&mut attributes);
                 let function = self.modules.function(shape.function)?;
                 if shape.parameter_bytes < function.parameter_bytes {
@@ -121,7 +121,7 @@ impl State {
     fn check_copy(&self, node: &mut Node, wanted: Copy3d) -> Result<CUDA_MEMCPY3D, Failure> {
         let Copy3d { destination, source, width_bytes, height, depth, .. } = wanted;
         if width_bytes == 0 || height == 0 || depth == 0 {
-            return Err(TOO_LARGE);
+            return Err(INVALID);
         }
         // The driver's structure counts rows from slice to slice.
         let rows = |pitch: u64, slice: u64| match depth {
@@ -133,8 +133,8 @@ impl State {
         let (to_pitch, from_pitch) =
             (pitch(wanted.destination_pitch_bytes), pitch(wanted.source_pitch_bytes));
         let extent = |pitch, slice| volume_bytes(width_bytes, height, depth, pitch, slice);
-        let to = extent(to_pitch, wanted.destination_slice_bytes).ok_or(TOO_LARGE)?;
-        let from = extent(from_pitch, wanted.source_slice_bytes).ok_or(TOO_LARGE)?;
+        let to = extent(to_pitch, wanted.destination_slice_bytes).ok_or(INVALID)?;
+        let from = extent(from_pitch, wanted.source_slice_bytes).ok_or(INVALID)?;
         self.touch(node, destination, to)?;
         self.touch(node, source, from)?;
         node.copied_bytes = width_bytes.saturating_mul(height).saturating_mul(depth);
@@ -163,8 +163,8 @@ impl State {
         if !matches!(element_bytes, 1 | 2 | 4) || width == 0 || height == 0 {
             return Err(Failure::Cuda(CUresult::ERROR_INVALID_VALUE));
         }
-        let row_bytes = width.checked_mul(element_bytes.into()).ok_or(TOO_LARGE)?;
-        let extent = extent_bytes(row_bytes, height, 1, pitch_bytes, 0).ok_or(TOO_LARGE)?;
+        let row_bytes = width.checked_mul(element_bytes.into()).ok_or(INVALID)?;
+        let extent = extent_bytes(row_bytes, height, 1, pitch_bytes, 0).ok_or(INVALID)?;
         self.touch(node, destination, extent)?;
         Ok(CUDA_MEMSET_NODE_PARAMS {
             dst: destination,
