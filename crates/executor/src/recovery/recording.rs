@@ -80,8 +80,8 @@ impl Records {
         self.graves.push((grave, library.unwrap_or_default()));
     }
 
-    /// The same for a partition whose resource the client had asked for: it is buried for as long as
-    /// the session lives.
+    /// The same for a partition whose resource the client had asked for: it is buried for as long
+    /// as the session lives.
     pub(crate) fn adopt_drop(&mut self, body: &[u8], place: u64) {
         let Effect::Ends { makers, key } = Opcode::PartitionDrop.facts().journal else { return };
         let Some(partition) = key(body) else { return };
