@@ -119,9 +119,9 @@ fn make() -> Choice {
             return native_driver();
         }
         Some(Tool::Debugger(name)) => {
-            if let Err(error) = attach::await_release(&name) {
-                error!("{error}");
-                return Choice::None(error.code());
+            if let Err(refused) = attach::await_release(&name) {
+                tell(&refused);
+                return Choice::None(refused.code());
             }
             info!("running natively under {name}");
             return native_driver();
@@ -132,12 +132,17 @@ fn make() -> Choice {
         Ok(attachment) => attached(attachment),
         Err(AttachError::NoDaemon(_)) => native_driver(),
         Err(refused) => {
-            match refused.is_of_another_version() {
-                true => crate::log::tell_unless_off(format_args!("{refused}")),
-                false => error!("{refused}"),
-            }
+            tell(&refused);
             Choice::None(refused.code())
         }
+    }
+}
+
+/// Says why the process can have no GPU: plainly where another library or daemon is all it takes.
+fn tell(refused: &AttachError) {
+    match refused.is_of_another_version() {
+        true => crate::log::tell_unless_off(format_args!("{refused}")),
+        false => error!("{refused}"),
     }
 }
 

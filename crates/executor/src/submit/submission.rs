@@ -32,6 +32,8 @@ impl State {
         if prints {
             self.begin_printing()?;
         }
+        // Work of the stream's own, perhaps, so before the signal.
+        let traced = waited.and_then(|launches| self.trace_batch_begins(slot, launches));
         let last_signal = self.streams.last_signal(slot);
         if let Some(value) = signal {
             self.streams.for_signal(&self.shared.context, slot, value)?;
@@ -40,7 +42,6 @@ impl State {
             // what is not reached is known to be in flight.
             self.standing.commit(self.records.position);
         }
-        let traced = waited.and_then(|launches| self.trace_batch_begins(slot, launches));
         let paced = self.pace(slot, stream, submitted);
         let measured = self.measure_launches(stream, submitted);
         let entry = self.enter_with_frame(slot, frame_bytes)?;

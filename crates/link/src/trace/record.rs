@@ -81,7 +81,7 @@ pub enum Record {
     Call {
         /// The thread.
         thread: u32,
-        /// Its position in `cuda_abi::functions::FUNCTIONS`.
+        /// Its number in `cuda_abi::functions::FUNCTION_NUMBERS`.
         function: u32,
         /// The `CUresult`.
         result: u32,

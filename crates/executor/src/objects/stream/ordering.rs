@@ -31,7 +31,8 @@ impl Streams {
             return Ok(());
         };
         let behind = std::mem::replace(&mut stream.default_seen, domain.work) != domain.work;
-        if stream.ahead_of.replace(default) != Some(default) {
+        // A slot that has served another default stream meanwhile may be here still.
+        if stream.ahead_of.replace(default) != Some(default) && !domain.ahead.contains(&slot) {
             domain.ahead.push(slot);
         }
         if behind {

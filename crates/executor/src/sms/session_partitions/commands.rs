@@ -94,7 +94,11 @@ impl State {
         let (made, charged_bytes) = match is_within {
             true => {
                 let description = *description;
-                self.memory.charge(OWN_PARTITION_BYTES)?;
+                match self.records.replaying {
+                    // It had it before, perhaps when it had less of others.
+                    true => self.handle.allowance.hold(OWN_PARTITION_BYTES),
+                    false => self.memory.charge(OWN_PARTITION_BYTES)?,
+                }
                 match Partition::create(context, description, None) {
                     Ok(made) => (made, OWN_PARTITION_BYTES),
                     Err(failure) => {

@@ -236,7 +236,12 @@ fn traces(lines: &mut BTreeSet<String>) {
     };
     let text = Record::Text { id: 1, is_last: true, length: 2, bytes: [3; trace::TEXT_BYTES] };
     let kinds = [WorkKind::Kernel, WorkKind::Copy, WorkKind::Fill, WorkKind::Graph];
-    let work = kinds.map(|kind| Record::Work(Work { kind, ..work }));
+    let work = kinds.map(|kind| {
+        match kind {
+            WorkKind::Kernel | WorkKind::Copy | WorkKind::Fill | WorkKind::Graph => {}
+        }
+        Record::Work(Work { kind, ..work })
+    });
     let others = [
         call,
         text,
@@ -295,8 +300,14 @@ fn packets(lines: &mut BTreeSet<String>) {
     let command = "text".to_owned();
     let hello = ClientHello { versions, pid: 1, pid_namespace: 2, command, limits };
     let debugged = Hello::Debugged { versions, debugger: "text".into() };
-    packet(lines, "hello", Form::Tagged, &Hello::Client(hello));
-    packet(lines, "hello", Form::Tagged, &debugged);
+    for hello in [Hello::Client(hello), debugged] {
+        match hello {
+            Hello::Client(_) | Hello::Debugged { .. } => {}
+            // Of front ends, which are of the daemon's build.
+            Hello::Trace { .. } | Hello::Ui { .. } => {}
+        }
+        packet(lines, "hello", Form::Tagged, &hello);
+    }
 
     let refusal = || Refusal { code: 1, message: "text".into() };
     let welcome = Welcome {
@@ -314,8 +325,12 @@ fn packets(lines: &mut BTreeSet<String>) {
         }
         packet(lines, "hello's answer", Form::Tagged, &reply);
     }
-    packet(lines, "a device's code", Form::Plain, &DeviceCode::PtxOnly);
-    packet(lines, "a device's code", Form::Plain, &DeviceCode::MachineCode);
+    for code in [DeviceCode::PtxOnly, DeviceCode::MachineCode] {
+        match code {
+            DeviceCode::PtxOnly | DeviceCode::MachineCode => {}
+        }
+        packet(lines, "a device's code", Form::Plain, &code);
+    }
 
     let requests = [
         ClientRequest::OpenContext { device: 1, active_thread_percentage: some() },
@@ -373,7 +388,11 @@ fn packets(lines: &mut BTreeSet<String>) {
         }
         packet(lines, "from who is traced", Form::Tagged, &message);
     }
-    packet(lines, "to who is traced", Form::Tagged, &ToTraced::Stop);
+    let stop = ToTraced::Stop;
+    match stop {
+        ToTraced::Stop => {}
+    }
+    packet(lines, "to who is traced", Form::Tagged, &stop);
 }
 
 fn device() -> DeviceInfo {
