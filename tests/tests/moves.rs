@@ -371,3 +371,50 @@ fn a_drained_gpu_is_left_by_all_and_used_by_nobody() -> Result<()> {
     move_to(&daemon, newcomer.pid(), 0)?;
     newcomer.must("work 1")
 }
+
+#[test]
+fn clients_of_a_drained_gpu_are_spread_over_the_others() -> Result<()> {
+    let three = [("OPENMPS_SOFT_DEVICES", "3")];
+    let daemon = Daemon::start_with(Sandbox::new()?, &three)?;
+    let mut clients = Vec::new();
+    for _ in 0..4 {
+        let mut client = opened(&daemon, 0)?;
+        client.must("work 1")?;
+        clients.push(client);
+    }
+    openmps(&daemon, &["drain", "0"])?
+        .success()
+        .with_context(|| daemon.sandbox().last_log_lines())?;
+    let mut on = [0; 3];
+    for client in &mut clients {
+        client.must("work 1")?;
+        on[session(&daemon, client.pid())?.device as usize] += 1;
+    }
+    ensure!(on == [0, 2, 2], "{on:?}");
+    Ok(())
+}
+
+/// Its thread is in a call that waits for the kernel, and sees no wish meanwhile.
+#[test]
+fn a_client_that_waits_for_a_strangers_kernel_still_gets_away_from_it() -> Result<()> {
+    let settings = [TWO[0], ("OPENMPS_SOFT_STALLS", "1")];
+    let daemon = Daemon::start_with(Sandbox::new()?, &settings)?;
+    let mut hog = opened(&daemon, 0)?;
+    let mut worker = opened(&daemon, 0)?;
+    worker.must("work 1")?;
+    hog.must("hold")?;
+    wait::until("its kernel is on the device", PATIENCE, || {
+        session(&daemon, hog.pid()).is_ok_and(|session| session.kernels > 0)
+    })?;
+    let pid = worker.pid();
+    // Another kernel, whose code is to be loaded.
+    let working = std::thread::spawn(move || worker.must("meet 1").map(|()| worker));
+    sleep(Duration::from_millis(10));
+    // Whatever comes of this.
+    let moved = openmps(&daemon, &["move", "--pid", &pid.to_string(), "--to", "1"])?;
+    let worked = working.join().expect("it does not panic");
+    let mut worker = worked.with_context(|| format!("{moved:?}"))?;
+    worker.must("work 1")?;
+    hog.must("that is enough")?;
+    Ok(())
+}

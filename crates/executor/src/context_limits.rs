@@ -79,14 +79,7 @@ impl State {
             CUlimit::DEV_RUNTIME_PENDING_LAUNCH_COUNT => 0,
             _ => more,
         };
-        let charged = match self.records.replaying {
-            // It had it before.
-            true => {
-                self.handle.allowance.hold(charged_bytes);
-                Ok(())
-            }
-            false => self.memory.charge(charged_bytes),
-        };
+        let charged = self.charge_or_hold(charged_bytes);
         let raised = charged.and_then(|()| {
             self.raise(limit, name, value).inspect_err(|_| self.memory.discharge(charged_bytes))
         });

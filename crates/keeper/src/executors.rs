@@ -233,6 +233,7 @@ impl Keeper {
         self.sessions.values().any(|session| session.place() == place)
             || self.clearing.values().any(|clearing| clearing.place == place)
             || self.held.iter().any(|&(_, wanted)| wanted == place)
+            || self.moves.values().any(|going| going.to == place)
     }
 
     /// Sees to it that a place has an executor; says how far it is.

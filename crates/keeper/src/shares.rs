@@ -464,11 +464,12 @@ impl Keeper {
         let Some(limit) = self.group_memory_limit(client.group.as_deref(), device) else {
             return false;
         };
-        let members = self.sessions.values().filter(|other| {
+        let members = self.sessions.iter().filter(|(id, other)| {
             let of_group = self.clients.get(&other.client).map(|other| &other.group);
-            other.device == device && of_group == Some(&client.group)
+            let comes = self.moves.get(id).is_some_and(|going| going.to.device == device);
+            (other.device == device || comes) && of_group == Some(&client.group)
         });
-        let granted = members.map(|other| other.grants.granted_bytes());
+        let granted = members.map(|(_, other)| other.grants.granted_bytes());
         let granularity = self.devices[device].granularity_bytes;
         is_beyond_group(granted, size_bytes, granularity, limit)
     }

@@ -80,7 +80,8 @@ fn print_report(report: &ChangeReport, format: Format) -> anyhow::Result<ExitCod
         }
     }
     refused.iter().for_each(|message| eprintln!("openmps: {message}"));
-    Ok(if refused.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    let are_all_there = refused.is_empty() && waiting.is_empty();
+    Ok(if are_all_there { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 #[cfg(test)]

@@ -24,6 +24,8 @@ const COPY_BYTES: u64 = 256 << 20;
 pub(crate) enum StayReason {
     #[error("it has {0}")]
     Hindrance(Hindrance),
+    #[error("it has asked which SMs there are, of which the other device may have others")]
+    Multiprocessors,
     #[error("the other device has no memory for it")]
     NoMemory,
     #[error("its memory cannot be copied to the other device: {0}")]

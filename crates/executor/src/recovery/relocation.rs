@@ -192,7 +192,7 @@ impl State {
             () if self.modules.may_use_heap => Hindrance::DeviceHeap,
             () if self.modules.have_used_variables() => Hindrance::Variables,
             () if self.events.len() > MOST_TIMES => Hindrance::Events,
-            () if self.resharing.is_active() || self.handle.mailbox.has_mail() => {
+            () if self.resharing.is_active() || self.handle.mailbox.has_changes() => {
                 Hindrance::ChangingShare
             }
             () => return None,

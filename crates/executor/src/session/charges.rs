@@ -22,7 +22,7 @@ impl State {
         wanted.priority = self.stream_priority(wanted.priority);
         let partition = self.partitions.find(wanted.partition)?;
         let before = self.streams.handles().count();
-        self.memory.charge(STREAM_BYTES)?;
+        self.charge_or_hold(STREAM_BYTES)?;
         let completed = self.handle.words.completed(wanted.stream);
         let created = self.streams.create(&self.shared.context, &wanted, partition, completed);
         if self.streams.handles().count() == before {
@@ -42,9 +42,21 @@ impl State {
         }
         let threads = self.device_attribute(CUdevice_attribute::MAX_THREADS_PER_MULTIPROCESSOR)?
             * self.device_attribute(CUdevice_attribute::MULTIPROCESSOR_COUNT)?;
-        self.memory.charge((beyond_bytes - self.local_bytes).saturating_mul(threads))?;
+        self.charge_or_hold((beyond_bytes - self.local_bytes).saturating_mul(threads))?;
         self.local_bytes = beyond_bytes;
         Ok(())
+    }
+
+    /// Counts memory for the client, if it may have it. What it had in another executor it has:
+    /// its limit may be lower since.
+    pub(crate) fn charge_or_hold(&mut self, size_bytes: u64) -> Result<(), Failure> {
+        match self.records.replaying {
+            true => {
+                self.handle.allowance.hold(size_bytes);
+                Ok(())
+            }
+            false => self.memory.charge(size_bytes),
+        }
     }
 
     fn device_attribute(&self, attribute: CUdevice_attribute) -> Result<u64, Failure> {
@@ -150,6 +162,22 @@ fn type_bytes(word: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testbed::Bed;
+    use policy::limits::MemoryBound;
+    use zerocopy::FromZeros;
+
+    #[test]
+    fn what_is_made_again_is_held_whatever_the_limit_is_now() {
+        let bed = Bed::new();
+        let mut client = bed.open();
+        let state = client.session.state();
+        state.handle.allowance.set_bound(MemoryBound { bytes: Some(0), ..Default::default() });
+        let wanted = StreamCreate { stream: 1, ..StreamCreate::new_zeroed() };
+        let refused = state.stream_create(wanted);
+        assert!(matches!(refused, Err(Failure::Cuda(CUresult::ERROR_OUT_OF_MEMORY))));
+        state.records.replaying = true;
+        state.stream_create(wanted).unwrap();
+    }
 
     #[test]
     fn variables_count_and_code_does_not_count_as_such() {

@@ -38,13 +38,19 @@ impl Session {
             Some(hindrance) => return Ok(self.stay(&StayReason::Hindrance(hindrance))),
             None => {}
         }
+        if self.state.partitions.have_resources() {
+            return Ok(self.stay(&StayReason::Multiprocessors));
+        }
         if !self.awaited.is_empty() || self.state.has_work_in_driver() {
             return Ok(match is_late {
                 true => self.stay(&StayReason::Hindrance(Hindrance::WorkInFlight)),
                 false => Going::Rests,
             });
         }
-        let prepared = self.state.prepare_to_leave().map_err(StayReason::Hindrance);
+        let prepared = match self.state.prepare_to_leave() {
+            Err(hindrance) if hindrance.is_momentary() && !is_late => return Ok(Going::NotNow),
+            prepared => prepared.map_err(StayReason::Hindrance),
+        };
         match prepared.and_then(|()| self.state.copy_away()) {
             Ok(()) => {
                 self.state.relocation.baggage = Baggage::Copies;

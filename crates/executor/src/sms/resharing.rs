@@ -61,6 +61,13 @@ impl Mailbox {
         self.is_there.load(Ordering::SeqCst)
     }
 
+    /// Whether there is any that changes what the session has: a wish that it goes does not.
+    pub(crate) fn has_changes(&self) -> bool {
+        let is_change = |mail: &Mail| !matches!(mail, Mail::Away);
+        self.has_mail()
+            && self.mail.lock().unwrap_or_else(PoisonError::into_inner).iter().any(is_change)
+    }
+
     fn take(&self) -> VecDeque<Mail> {
         let mut mail = self.mail.lock().unwrap_or_else(PoisonError::into_inner);
         self.is_there.store(false, Ordering::SeqCst);

@@ -66,6 +66,11 @@ impl SessionPartitions {
         made.map(Some).ok_or(Failure::Cuda(CUresult::ERROR_INVALID_CONTEXT))
     }
 
+    /// Whether the client has numbers of sets of SMs.
+    pub(crate) fn have_resources(&self) -> bool {
+        !self.resources.is_empty()
+    }
+
     /// The session's share; `None` is the whole device.
     pub(crate) fn own(&self) -> Option<Arc<Partition>> {
         self.own.share.clone()

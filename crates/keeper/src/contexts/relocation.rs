@@ -68,8 +68,8 @@ impl Keeper {
         // What it had there is still there.
         let is_clearing = self.clearing.contains_key(&id);
         let stage = match reason {
-            // It goes to another device.
-            _ if self.moves.contains_key(&id) => None,
+            // It goes to another device. Who waits for a kernel would not come to that.
+            Reason::Sharing | Reason::Test if self.moves.contains_key(&id) => None,
             Reason::Sharing if !is_there || is_clearing || !is_over(looked, SETTLED_AFTER) => None,
             Reason::Kernels if !is_over(relocated, BREATH) => None,
             Reason::Quarantine(_) if to == from => None,
@@ -255,6 +255,10 @@ impl Keeper {
             Ok(standing) => session.standing = standing,
             Err(error) => {
                 log_server!("{} cannot go on in another context: {error}", session.label);
+                if let Some(going) = going {
+                    going.release(self.driver);
+                    self.end_move(id, Err(error.to_string()));
+                }
                 return self.condemn(id, policy::faults::recovery::LOST_WORK);
             }
         }

@@ -112,6 +112,7 @@ impl Ahead {
 
     /// The session is gone. Whether the standby is to be told.
     fn forget(&mut self, session: u64) -> bool {
+        self.waiting.retain(|(_, piece)| piece.0 != session);
         let before = self.told.len();
         self.told.retain(|piece, _| piece.0 != session);
         self.told.len() < before
@@ -227,8 +228,11 @@ impl Keeper {
             while files.len() < MAX_DESCRIPTORS
                 && let Some((id, address)) = ahead.next(of)
             {
-                let session = sessions.get(&id).filter(|it| it.service == Service::Serving);
-                let Some(session) = session else { continue };
+                let is_here = |it: &&Session| {
+                    // It may have gone to another device since.
+                    it.service == Service::Serving && it.device == number
+                };
+                let Some(session) = sessions.get(&id).filter(is_here) else { continue };
                 let memory = session.memory.get(&address);
                 let file = memory.and_then(|memory| memory.descriptor(*driver).ok());
                 let is_new = !ahead.told.contains_key(&(id, address));
@@ -294,6 +298,15 @@ mod tests {
         assert!(!ahead.has(1, 20, 2), "it failed");
         assert!(!ahead.has(1, 10, 4), "another length");
         assert_eq!(ahead.mapped_bytes(), 6);
+    }
+
+    #[test]
+    fn nothing_of_a_session_that_has_gone_waits_to_be_told() {
+        let mut ahead = filled();
+        ahead.waiting.extend([1, 2].map(|session| (Instant::now(), (session, 10))));
+        assert!(!ahead.forget(1), "it was told of nothing");
+        assert_eq!(ahead.next(None), Some((2, 10)));
+        assert_eq!(ahead.next(None), None);
     }
 
     #[test]

@@ -8,6 +8,7 @@
 use crate::Keeper;
 use crate::executors::place::{Place, Stage};
 use crate::executors::standby::Code;
+use crate::moves::wishes::Obstacle;
 use crate::sessions::memory::now_ms;
 use crate::sessions::session::{DeviceMemory, Service};
 use crate::shares::Awaited;
@@ -25,11 +26,16 @@ use std::time::{Duration, Instant};
 /// long at most.
 const BEGINS_WITHIN: Duration = Duration::from_secs(8);
 
+/// A move in which so many executors have ended is given up: it may be what ends them.
+const MOST_INTERRUPTIONS: u32 = 2;
+
 /// A session on its way to another device.
 pub(crate) struct Move {
     pub(crate) to: Place,
     begun: Instant,
     progress: Progress,
+    /// How often the session's executor has ended meanwhile.
+    interruptions: u32,
     /// Memory there, by its first address here.
     memory: BTreeMap<u64, DeviceMemory>,
 }
@@ -56,7 +62,7 @@ impl Keeper {
         let to = Place::first(to, session.domain);
         log_server!("{} is to go to device {}", session.label, to.device);
         let (begun, progress, memory) = (Instant::now(), Progress::Wanted, BTreeMap::new());
-        self.moves.insert(id, Move { to, begun, progress, memory });
+        self.moves.insert(id, Move { to, begun, progress, interruptions: 0, memory });
     }
 
     /// Whether a move is to begin.
@@ -84,8 +90,19 @@ impl Keeper {
                 let why = format!("it cannot be asked within {BEGINS_WITHIN:?}: try again");
                 return self.end_move(id, Err(why));
             }
+            _ if self.drained.contains(&to.device) => {
+                return self.end_move(id, Err(Obstacle::Drained(to.device).to_string()));
+            }
             Service::Serving if !self.clearing.contains_key(&id) && !self.is_recovering(to) => {}
             _ => return,
+        }
+        let to = self.place_for_newcomer(to.device, to.domain);
+        if self.is_recovering(to) || self.has_long_kernel(to) {
+            // It would wait for that kernel as soon as it is there.
+            return;
+        }
+        if let Some(going) = self.moves.get_mut(&id) {
+            going.to = to;
         }
         match self.ensure_executor(to) {
             Err(refusal) => return self.end_move(id, Err(refusal.message)),
@@ -136,7 +153,14 @@ impl Keeper {
 
     /// The same for all sessions of a place.
     pub(crate) fn begin_moves_again(&mut self, place: Place) {
-        self.sessions_at(place).into_iter().for_each(|id| self.begin_move_again(id));
+        for id in self.sessions_at(place) {
+            let Some(going) = self.moves.get_mut(&id) else { continue };
+            going.interruptions += 1;
+            match going.interruptions < MOST_INTERRUPTIONS {
+                true => self.begin_move_again(id),
+                false => self.end_move(id, Err("executors end while it goes".into())),
+            }
+        }
     }
 
     /// A move has ended: the session is there, or stays for a reason.

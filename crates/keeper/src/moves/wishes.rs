@@ -143,8 +143,9 @@ impl Keeper {
     ) -> Result<usize, Obstacle> {
         let mut others: Vec<usize> =
             (0..self.devices.len()).filter(|&device| Some(device) != here).collect();
-        let sessions_on =
-            |device: usize| self.sessions.values().filter(|it| it.device == device).count();
+        let sessions_on = |device: usize| {
+            self.sessions.iter().filter(|(id, it)| self.will_be_on(device, **id, it)).count()
+        };
         others.sort_by_cached_key(|&device| sessions_on(device));
         let mut reasons = Vec::new();
         for device in others {
@@ -238,13 +239,21 @@ impl Keeper {
         }
     }
 
-    /// Contexts of all clients that live on a device.
+    /// Contexts of all clients that live on a device, or are on their way to it.
     fn contexts_on(&self, device: usize) -> usize {
+        let is_there = |client: &Client, told: u32| {
+            let goes = client.sessions.get(&told).and_then(|id| self.moves.get(id));
+            self.home_of(client, told) == device || goes.is_some_and(|it| it.to.device == device)
+        };
         let of = |client: &Client| {
-            let contexts = client.contexts.iter();
-            contexts.filter(|it| self.home_of(client, it.device) == device).count()
+            client.contexts.iter().filter(|it| is_there(client, it.device)).count()
         };
         self.clients.values().map(of).sum()
+    }
+
+    /// Whether a session will be on a device once all that are on their way have come.
+    fn will_be_on(&self, device: usize, id: u64, session: &Session) -> bool {
+        self.moves.get(&id).map_or(session.device, |going| going.to.device) == device
     }
 
     /// Where a client's session lives that it knows by this number of a device.

@@ -83,7 +83,6 @@ impl State {
         let place = (wanted.description as usize).wrapping_sub(1);
         let (of, description) =
             self.partitions.descriptions.get(place).ok_or(CUresult::ERROR_INVALID_VALUE)?;
-        let context = &self.shared.context;
         let own = self.partitions.own();
         let (mut count, mut is_within) = (0, true);
         for &number in of {
@@ -94,12 +93,8 @@ impl State {
         let (made, charged_bytes) = match is_within {
             true => {
                 let description = *description;
-                match self.records.replaying {
-                    // It had it before, perhaps when it had less of others.
-                    true => self.handle.allowance.hold(OWN_PARTITION_BYTES),
-                    false => self.memory.charge(OWN_PARTITION_BYTES)?,
-                }
-                match Partition::create(context, description, None) {
+                self.charge_or_hold(OWN_PARTITION_BYTES)?;
+                match Partition::create(&self.shared.context, description, None) {
                     Ok(made) => (made, OWN_PARTITION_BYTES),
                     Err(failure) => {
                         self.memory.discharge(OWN_PARTITION_BYTES);
@@ -110,7 +105,7 @@ impl State {
             // The share has changed since: as many SMs of the present one.
             false => {
                 let size = ShareSize::AtMost(count);
-                (self.shared.partitions.take(context, size, own.as_deref())?, 0)
+                (self.shared.partitions.take(&self.shared.context, size, own.as_deref())?, 0)
             }
         };
         let reply = self.partitions.insert(wanted.partition, made, charged_bytes);
