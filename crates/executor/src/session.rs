@@ -224,7 +224,7 @@ impl Session {
                 return Err(StepError::Leaves);
             }
         }
-        if self.goes_away()? == Going::Rests {
+        if self.state.relocation.away.is_some() && self.goes_away()? == Going::Rests {
             return Ok(Step::Paused);
         }
         if self.release_held()? == Step::Held {
@@ -240,7 +240,7 @@ impl Session {
             self.submit_batch()?;
             return Ok(Step::Held);
         }
-        if self.leaves_for_a_test()? {
+        if self.restless.is_some() && self.leaves_for_a_test()? {
             return Err(StepError::Leaves);
         }
         let taken = self.consumer.taken_bytes();
@@ -330,6 +330,7 @@ impl Session {
     }
 
     /// Whether the session goes on elsewhere for no reason ([`Restless`]).
+    #[cold]
     fn leaves_for_a_test(&mut self) -> Result<bool, StepError> {
         let Some(restless) = &mut self.restless else { return Ok(false) };
         if !self.consumer.has_posted() || !restless.is_due() || !self.awaited.is_empty() {

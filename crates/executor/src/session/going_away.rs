@@ -21,6 +21,7 @@ pub(super) enum Going {
 
 impl Session {
     /// Leaves for another device, if the session is to and can.
+    #[cold]
     pub(super) fn goes_away(&mut self) -> Result<Going, StepError> {
         match self.state.relocation.away {
             None => Ok(Going::NotNow),
