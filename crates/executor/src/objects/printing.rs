@@ -129,6 +129,11 @@ impl Printing {
     pub(crate) fn is_active(&self) -> bool {
         !self.in_flight.is_empty()
     }
+
+    /// Whether the client does not have all that its kernels print.
+    pub(crate) fn has_output(&self) -> bool {
+        self.is_active() || !self.text.is_empty()
+    }
 }
 
 impl State {
@@ -227,5 +232,24 @@ impl State {
             let _ = unsafe { driver.cuStreamDestroy_v2(stream) };
         }
         self.shared.console.end_turn(self.handle.id);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testbed::Bed;
+    use policy::faults::hindrance::Hindrance;
+
+    #[test]
+    fn a_text_that_the_client_has_not_asked_for_keeps_its_session() {
+        let bed = Bed::new();
+        let mut client = bed.open();
+        let state = client.session.state();
+        assert_eq!(state.hindrance(), None);
+        state.printing.text.extend(b"printed");
+        assert_eq!(state.hindrance(), Some(Hindrance::Output));
+        state.output_take().unwrap();
+        assert_eq!(state.hindrance(), None);
     }
 }

@@ -180,7 +180,7 @@ impl State {
     pub(crate) fn hindrance(&self) -> Option<Hindrance> {
         let hindrance = match () {
             () if !self.holding.is_empty() => Hindrance::HeldCommands,
-            () if self.printing.is_active() => Hindrance::Output,
+            () if self.printing.has_output() => Hindrance::Output,
             () if self.is_traced() => Hindrance::Trace,
             () if !self.guard.is_off() => Hindrance::Guard,
             () if self.shares_anything() => Hindrance::Sharing,
