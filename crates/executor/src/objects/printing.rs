@@ -237,7 +237,6 @@ impl State {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use crate::testbed::Bed;
     use policy::faults::hindrance::Hindrance;
 
