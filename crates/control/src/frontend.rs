@@ -8,8 +8,8 @@ use std::time::Duration;
 use link::pieces::Assembly;
 use link::socket::{Connection, SocketError};
 use link::trust::{TrustError, Untrusted, check_daemon};
-use link::wire::PROTOCOL_VERSION;
 use link::wire::attach::Hello;
+use link::wire::protocol_version;
 use link::wire::shares::ChangeReport;
 use link::wire::ui::{DaemonState, EndedClient, UiReply, UiRequest};
 
@@ -106,7 +106,7 @@ impl Frontend {
             TrustError::Socket(error) => broken(error),
         })?;
         let frontend = Frontend { socket };
-        frontend.send(&Hello::Ui { protocol: PROTOCOL_VERSION })?;
+        frontend.send(&Hello::Ui { protocol: protocol_version() })?;
         Ok(frontend)
     }
 

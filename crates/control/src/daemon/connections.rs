@@ -13,11 +13,11 @@ use std::time::{Duration, Instant};
 
 use link::closer::{Closer, Foreign};
 use link::socket::{Connection as Socket, SocketError};
-use link::wire::PROTOCOL_VERSION;
 use link::wire::attach::{ClientHello, Hello, HelloReply, Refusal};
 use link::wire::daemon::{Namespaces, Peer};
 use link::wire::group_socket::{Admission, GroupSocket};
 use link::wire::owner::Owner;
+use link::wire::protocol_version;
 use link::wire::ui::{UiReply, UiRequest};
 use link::wire::version::{VersionError, Versions, agree};
 use rustix::event::PollFlags;
@@ -484,10 +484,10 @@ impl Connection {
     }
 
     fn refuse_misfit(&self, misfit: Misfit) -> Act {
-        let pid = std::process::id();
+        let (pid, ours) = (std::process::id(), protocol_version());
         let message = match misfit {
             Misfit::Build(theirs) => format!(
-                "this daemon is of another build of OpenMPS (protocol {PROTOCOL_VERSION:08x} instead of {theirs:08x}), as after an upgrade: restart it (systemctl restart openmps; or kill its process {pid}, and start it again)"
+                "this daemon is of another build of OpenMPS (protocol {ours:08x} instead of {theirs:08x}), as after an upgrade: restart it (systemctl restart openmps; or kill its process {pid}, and start it again)"
             ),
             Misfit::Library(error) => format!("{error}; the daemon is process {pid}"),
             Misfit::Nonsense => return Act::Closed(Some("Unknown type of connection")),
@@ -584,7 +584,7 @@ fn judge(packet: &[u8]) -> Result<(), Misfit> {
         return agreed.map(drop).map_err(Misfit::Library);
     }
     match spoken.protocol {
-        Some(PROTOCOL_VERSION) => Ok(()),
+        Some(theirs) if theirs == protocol_version() => Ok(()),
         Some(theirs) => Err(Misfit::Build(theirs)),
         None => Err(Misfit::Nonsense),
     }

@@ -27,8 +27,8 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use link::printable;
 use link::socket::{Connection, Listener, SocketError};
-use link::wire::PROTOCOL_VERSION;
 use link::wire::attach::{Hello, HelloReply};
+use link::wire::protocol_version;
 use link::wire::trace::{FromTraced, SOCKET_VARIABLE};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::AsFd;
@@ -169,7 +169,7 @@ fn trace_client(pid: u32, options: &Trace) -> anyhow::Result<ExitCode> {
         .with_context(|| format!("the daemon at {} is not used", socket.display()))?;
     // Before the client hears of it: whoever sees that it is traced may end that.
     let signals = Signals::for_client()?;
-    let hello = Hello::Trace { protocol: PROTOCOL_VERSION, pid };
+    let hello = Hello::Trace { protocol: protocol_version(), pid };
     connection.send(&hello, &[], TIMEOUT)?;
     let first = match connection.receive::<serde_json::Value>(TIMEOUT) {
         Ok(received) => received,
