@@ -318,7 +318,7 @@ impl Times {
         let effect = Opcode::from_number(opcode).map(|opcode| opcode.facts().journal);
         let part = match effect {
             Some(Effect::Makes { part, .. } | Effect::Thing(part)) => part,
-            // The end of code that others still have.
+            // The end of code that others still have; hardly ever of a partition.
             Some(Effect::Ends { .. }) => Part::Code,
             None if opcode == VALUES => Part::Code,
             Some(Effect::None) | None => Part::Others,

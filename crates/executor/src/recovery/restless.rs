@@ -23,8 +23,12 @@ pub(crate) struct Restless {
 impl Restless {
     /// What the environment asks for; `None`: sessions stay where they are.
     pub(crate) fn from_environment() -> Option<Self> {
-        let every = std::env::var(EVERY_VARIABLE).ok()?.trim().parse().ok()?;
-        Some(Self { every, commands: 0 })
+        let word = std::env::var_os(EVERY_VARIABLE)?;
+        let every = word.to_str().and_then(|word| word.trim().parse().ok());
+        if every.is_none() {
+            log_server!("{EVERY_VARIABLE} is {word:?}, but can be a number of commands from 1 on");
+        }
+        every.map(|every| Self { every, commands: 0 })
     }
 
     /// Before a command: whether the session is to try.
