@@ -85,6 +85,7 @@ const KERNELS: &[(&str, u64)] = &[
     ("tensor_maps", 5),
     ("function_settings", 26),
     ("per_thread", 22),
+    ("without_context", 2),
     ("peers", 0),
     ("ipc", 2),
     ("nvrtc", 1),

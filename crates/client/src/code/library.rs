@@ -125,6 +125,16 @@ impl Library {
         Ok(module)
     }
 
+    /// Its kernels' names: of its module in the current context, or else in a primary context that
+    /// is alive.
+    pub(crate) fn kernel_names(&self, client: &Client) -> Result<Vec<CString>> {
+        let context = current::owner().or_else(|error| {
+            let mut primaries = client.devices.iter().map(|device| &device.primary);
+            primaries.find(|primary| primary.is_alive()).cloned().ok_or(error)
+        })?;
+        self.module(client, &context)?.kernel_names()
+    }
+
     /// A kernel by name: CUDA_ERROR_NOT_FOUND if there is none. Asked of the current context;
     /// without one the name is believed until it is used.
     pub(crate) fn kernel(&self, client: &Client, name: &CStr) -> Result<&Arc<Kernel>> {
@@ -227,8 +237,8 @@ pub(crate) fn function_of(
     client.functions.get(handle).map_or(invalid, Ok)
 }
 
-/// What `see` finds of the function that a question names: a function, or a kernel's in the current
-/// context.
+/// What `see` finds of the function that a question names: a function, on whatever thread, or a
+/// kernel's in the current context.
 pub(crate) fn look_at_function<T>(
     client: &Client,
     handle: usize,
@@ -241,8 +251,15 @@ pub(crate) fn look_at_function<T>(
             })
         })
     } else {
-        current::look_alive(|_| Ok(()))?;
         client.functions.look(handle, see)
     };
     seen.unwrap_or(Err(CUresult::ERROR_INVALID_HANDLE))
+}
+
+/// The same, to be kept.
+pub(crate) fn current_function(client: &Client, handle: usize) -> Result<Arc<Function>> {
+    if Kind::Kernel.is(handle) {
+        return function_of(client, handle, &current::owner()?);
+    }
+    client.functions.get(handle).ok_or(CUresult::ERROR_INVALID_HANDLE)
 }

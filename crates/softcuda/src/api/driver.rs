@@ -147,6 +147,20 @@ pub(crate) fn current() -> Answer<(&'static Driver, Arc<Context>)> {
     }
 }
 
+/// The same; on a thread without a context, that of what a call names.
+pub(crate) fn current_or(context_id: u64) -> Answer<(&'static Driver, Arc<Context>)> {
+    if !current_handle().is_null() {
+        return current();
+    }
+    let driver = driver()?;
+    let context = driver.contexts.find_by(|it| it.id == context_id && it.is_alive());
+    let context = context.ok_or(CUresult::ERROR_CONTEXT_IS_DESTROYED)?;
+    match driver.engine.context_error(context.id) {
+        Some(sticky) => Err(sticky.into()),
+        None => Ok((driver, context)),
+    }
+}
+
 /// As [`current`], for calls that work on a failed context, too.
 pub(crate) fn current_even_failed() -> Answer<(&'static Driver, Arc<Context>)> {
     let driver = driver()?;

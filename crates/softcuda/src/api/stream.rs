@@ -17,7 +17,7 @@ use cuda_abi::types::{
     CUstreamCallback,
 };
 
-use super::driver::{Driver, current, current_even_failed};
+use super::driver::{Driver, current, current_even_failed, current_or, driver};
 use super::graph::{EventWork, NodeKind};
 use super::objects::{Context, ContextKind, Stream};
 use super::table::fresh_handle;
@@ -206,6 +206,10 @@ pub(crate) fn peek(
 
 /// The same, for questions that have nothing to do with work.
 fn locate(handle: CUstream) -> Answer<(&'static Driver, Arc<Context>, Arc<Stream>)> {
+    if let Some(stream) = driver()?.streams.find(handle.0) {
+        let (driver, context) = current_or(stream.context_id)?;
+        return Ok((driver, context, stream));
+    }
     let (driver, context) = current()?;
     let stream = driver.stream(&context, handle)?;
     Ok((driver, context, stream))

@@ -1,12 +1,11 @@
 //! Functions: attributes, names, parameters.
 
 use crate::client::{Client, run};
-use crate::code::library::{function_of, look_at_function};
+use crate::code::library::{current_function, look_at_function};
 use crate::code::module;
 use crate::code::module::Function;
 use crate::entry::not_null;
 use crate::session::Result;
-use crate::thread::current;
 use core::ffi::c_char;
 use cuda_abi::types::*;
 use link::wire::command::CACHE_CONFIG;
@@ -14,7 +13,7 @@ use std::sync::Arc;
 
 /// A function, or a kernel's function in the current context.
 fn function(client: &Client, handle: CUfunction) -> Result<Arc<Function>> {
-    function_of(client, handle.0, &current::owner()?)
+    current_function(client, handle.0)
 }
 
 pub(crate) unsafe fn cuFuncGetAttribute(

@@ -147,7 +147,7 @@ pub(crate) unsafe fn cuLibraryGetGlobal(
 pub(crate) unsafe fn cuLibraryGetKernelCount(count: *mut u32, lib: CUlibrary) -> CUresult {
     run(|client| {
         let library = library::get(client, lib.0)?;
-        put!(count, library.module(client, &current::owner()?)?.kernel_names()?.len() as u32);
+        put!(count, library.kernel_names(client)?.len() as u32);
         Ok(())
     })
 }
@@ -160,7 +160,7 @@ pub(crate) unsafe fn cuLibraryEnumerateKernels(
     run(|client| {
         not_null(kernels)?;
         let library = library::get(client, lib.0)?;
-        let names = library.module(client, &current::owner()?)?.kernel_names()?;
+        let names = library.kernel_names(client)?;
         for (i, name) in names.iter().take(numKernels as usize).enumerate() {
             put!(kernels.wrapping_add(i), CUkernel(library.kernel(client, name)?.token));
         }

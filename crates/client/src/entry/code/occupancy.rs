@@ -13,6 +13,7 @@ use link::wire::query::{
 };
 
 fn ask(client: &Client, func: CUfunction, question: Occupancy) -> Result<OccupancyReply> {
+    current::look_alive(|_| Ok(()))?;
     look_at_function(client, func.0, |function| function.occupancy(question))
 }
 

@@ -8,7 +8,7 @@ use cuda_abi::types::{
     CUkernel, CUmodule, CUresult, CUsharedconfig,
 };
 
-use super::module_image::{FunctionSettings, Setting, resolve};
+use super::module_image::{Function, FunctionSettings, Setting, resolve};
 use crate::api::driver::{Driver, current, driver};
 use crate::api::{Answer, out};
 use crate::device::properties::limits;
@@ -16,61 +16,52 @@ use crate::exec;
 
 api! {
     fn cuFuncGetAttribute(pi: *mut i32, attrib: Attribute, hfunc: CUfunction) {
-        let (driver, context) = current()?;
-        let function = resolve(driver, &context, hfunc)?;
+        let (driver, function) = asked(hfunc)?;
         // SAFETY: the caller's pointer.
         unsafe { out::write(pi, get(driver, &function.kernel, &function.settings, attrib)?) }
     }
 
     fn cuFuncSetAttribute(hfunc: CUfunction, attrib: Attribute, value: i32) {
-        let (driver, context) = current()?;
-        let function = resolve(driver, &context, hfunc)?;
+        let (_, function) = asked(hfunc)?;
         set(&function.kernel, &function.settings, attrib, value)
     }
 
     fn cuFuncSetCacheConfig(hfunc: CUfunction, config: CUfunc_cache) {
-        let (driver, context) = current()?;
-        resolve(driver, &context, hfunc)?;
+        asked(hfunc)?;
         // A preference without effect here.
         if config.0 > 3 { Err(CUresult::ERROR_INVALID_VALUE) } else { Ok(()) }
     }
 
     fn cuFuncSetSharedMemConfig(hfunc: CUfunction, config: CUsharedconfig) {
-        let (driver, context) = current()?;
-        resolve(driver, &context, hfunc)?;
+        asked(hfunc)?;
         if config.0 > 2 { Err(CUresult::ERROR_INVALID_VALUE) } else { Ok(()) }
     }
 
     fn cuFuncGetModule(hmod: *mut CUmodule, hfunc: CUfunction) {
-        let (driver, context) = current()?;
         // SAFETY: the caller's pointer.
-        unsafe { out::write(hmod, resolve(driver, &context, hfunc)?.module) }
+        unsafe { out::write(hmod, asked(hfunc)?.1.module) }
     }
 
     fn cuFuncGetName(name: *mut *const c_char, hfunc: CUfunction) {
-        let (driver, context) = current()?;
-        let function = resolve(driver, &context, hfunc)?;
+        let (_, function) = asked(hfunc)?;
         // SAFETY: the caller's pointer; the text lives as long as its module.
         unsafe { out::write(name, function.name.as_ptr()) }
     }
 
     fn cuFuncGetParamInfo(func: CUfunction, paramIndex: usize, paramOffset: *mut usize, paramSize: *mut usize) {
-        let (driver, context) = current()?;
-        let function = resolve(driver, &context, func)?;
+        let (_, function) = asked(func)?;
         // SAFETY: the caller's pointers.
         unsafe { parameter(&function.kernel, paramIndex, paramOffset, paramSize) }
     }
 
     fn cuFuncIsLoaded(state: *mut CUfunctionLoadingState, function: CUfunction) {
-        let (driver, context) = current()?;
-        resolve(driver, &context, function)?;
+        asked(function)?;
         // SAFETY: the caller's pointer. What has a handle is lowered.
         unsafe { out::write(state, CUfunctionLoadingState(1)) }
     }
 
     fn cuFuncLoad(function: CUfunction) {
-        let (driver, context) = current()?;
-        resolve(driver, &context, function).map(|_| ())
+        asked(function).map(drop)
     }
 
     fn cuKernelGetAttribute(pi: *mut i32, attrib: Attribute, kernel: CUkernel, dev: CUdevice) {
@@ -99,6 +90,16 @@ api! {
         // SAFETY: the caller's pointers.
         unsafe { parameter(executable(driver, kernel)?.as_ref(), paramIndex, paramOffset, paramSize) }
     }
+}
+
+/// What a question names: a function, on whatever thread, or a kernel's in the current context.
+fn asked(handle: CUfunction) -> Answer<(&'static Driver, Arc<Function>)> {
+    let driver = driver()?;
+    if let Some(function) = driver.functions.find(handle.0) {
+        return Ok((driver, function));
+    }
+    let (driver, context) = current()?;
+    Ok((driver, resolve(driver, &context, handle)?))
 }
 
 /// The kernel's layout and limits, which no context is needed for.

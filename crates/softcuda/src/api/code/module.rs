@@ -6,7 +6,7 @@ use std::ffi::{c_char, c_void};
 use cuda_abi::types::{CUdeviceptr, CUfunction, CUjit_option, CUmodule, CUresult};
 
 use super::module_image::{Module, PtxTexts, Refusal};
-use crate::api::driver::{current, current_even_failed};
+use crate::api::driver::{current, current_even_failed, driver};
 use crate::api::{Answer, out};
 
 api! {
@@ -55,7 +55,7 @@ api! {
     }
 
     fn cuModuleGetFunction(hfunc: *mut CUfunction, hmod: CUmodule, name: *const c_char) {
-        let (driver, _) = current()?;
+        let driver = driver()?;
         // SAFETY: the caller's string.
         let name = unsafe { out::string(name)? };
         let function = driver.modules.get(hmod.0)?.function(driver, name, None)?;
@@ -64,14 +64,14 @@ api! {
     }
 
     fn cuModuleGetFunctionCount(count: *mut u32, mod_: CUmodule) {
-        let (driver, _) = current()?;
+        let driver = driver()?;
         let names = driver.modules.get(mod_.0)?.kernel_names();
         // SAFETY: the caller's pointer.
         unsafe { out::write(count, names.len() as u32) }
     }
 
     fn cuModuleEnumerateFunctions(functions: *mut CUfunction, numFunctions: u32, mod_: CUmodule) {
-        let (driver, _) = current()?;
+        let driver = driver()?;
         if functions.is_null() || numFunctions == 0 {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
@@ -85,7 +85,7 @@ api! {
     }
 
     fn cuModuleGetGlobal_v2(dptr: *mut CUdeviceptr, bytes: *mut usize, hmod: CUmodule, name: *const c_char) {
-        let (driver, _) = current()?;
+        let driver = driver()?;
         // SAFETY: the caller's string.
         let global = driver.modules.get(hmod.0)?.global(unsafe { out::string(name)? })?;
         // SAFETY: the caller's pointers; either may be NULL.

@@ -7,7 +7,7 @@ use cuda_abi::types::{CUevent, CUresult, CUstream};
 
 use super::shared_event::SharedEvent;
 use super::submit::submit;
-use crate::api::driver::{Driver, current, current_even_failed};
+use crate::api::driver::{Driver, current, current_even_failed, current_or, driver};
 use crate::api::graph::{EventWork, NodeKind};
 use crate::api::objects::{Context, Event, INTERPROCESS, NO_TIMING, Recorded};
 use crate::api::stream::find;
@@ -51,8 +51,8 @@ api! {
     }
 
     fn cuEventQuery(hEvent: CUevent) {
-        let (driver, context) = current()?;
-        let event = driver.events.get(hEvent.0)?;
+        let event = driver()?.events.get(hEvent.0)?;
+        let (driver, context) = current_or(event.context_id)?;
         let state = uncaptured(driver, &event)?;
         if event.shared().is_some_and(|shared| shared.pending().is_some()) {
             return Err(CUresult::ERROR_NOT_READY);
@@ -68,8 +68,8 @@ api! {
     }
 
     fn cuEventSynchronize(hEvent: CUevent) {
-        let (driver, context) = current()?;
-        let event = driver.events.get(hEvent.0)?;
+        let event = driver()?.events.get(hEvent.0)?;
+        let (driver, context) = current_or(event.context_id)?;
         uncaptured(driver, &event)?;
         if let Some(shared) = event.shared() {
             return wait_shared(driver, &context, shared);
@@ -81,8 +81,8 @@ api! {
     }
 
     fn cuEventElapsedTime_v2(pMilliseconds: *mut f32, hStart: CUevent, hEnd: CUevent) {
-        let (driver, _) = current()?;
-        let (start, end) = (driver.events.get(hStart.0)?, driver.events.get(hEnd.0)?);
+        let (start, end) = (driver()?.events.get(hStart.0)?, driver()?.events.get(hEnd.0)?);
+        let (driver, _) = current_or(end.context_id)?;
         if (start.flags | end.flags) & NO_TIMING != 0 {
             return Err(CUresult::ERROR_INVALID_HANDLE);
         }
