@@ -9,6 +9,7 @@ Nothing of others is in this repository. Get the sources yourself, read them, an
 *Programs*, such as CUDA samples (github.com/NVIDIA/cuda-samples) and HeCBench (github.com/zjin-lcf/HeCBench): LIST has a line for each program, of four fields with tabs between:
 its name, its folder in DIR, the command that builds it (or nothing), and the command that runs it there. {nvcc}, {arch} (sm_90), {source} (the folder) and {build} (an empty folder of its own)
 are replaced; no shell is used. Each runs natively, --at-once at a time in the order of the list; those that succeed run under OpenMPS in the same way, and with --nvidia under NVIDIA's MPS.
+A program that prints FAIL is wrong, whatever it ends with.
 The list of what is worse under OpenMPS, by result or by more than three times and a second more, shall be empty.
 
 *Tests*, such as PyTorch's (folder `test` of the version that is installed), CuPy's, numba's or Triton's, by pytest with pytest-xdist, --at-once at a time: natively, under OpenMPS, and with
@@ -26,6 +27,7 @@ import importlib.util
 import json
 import os
 import pathlib
+import re
 import shlex
 import shutil
 import signal
@@ -46,6 +48,8 @@ BUILD_LIMIT_S = 120
 SLOWER, SLOWER_S = 3.0, 1.0
 MOST_LINES = 40
 OUTPUT_KEPT, LOG_KEPT = 2000, 2000000
+# What programs print whose results are wrong, though they may end with 0; such a run counts as if it had ended with this.
+WRONG, PRINTED_WRONG = re.compile(r"\b(FAIL|FAILED|Fail|Failed|Error:|CUDA error)\b"), 255
 
 Entry = collections.namedtuple("Entry", "name folder build run")
 # `code` is nothing for what did not end within the limit.
@@ -136,6 +140,8 @@ class Runner:
         code, output = ended(process, min(self.limit_s, budget.left()))
         if code is None and budget.left() <= 0:
             return None
+        if code == 0 and WRONG.search(output):
+            code = PRINTED_WRONG
         return Ran(code, time.monotonic() - start, self.was_client(process.pid), output[-OUTPUT_KEPT:])
 
 
