@@ -16,9 +16,13 @@
  * shared event      a managed variable, once an event of processes is reached
  * thrown away       pages that the program throws away, and the rest of their blocks
  * full              managed memory for a program that has all that it may have
- * hint              advice and prefetches, and what is said of them (under OpenMPS)
+ * hint              advice and prefetches, and what is said of them
+ * attached          memory that only the host uses stays with it beside kernels, until kernels may use it again
+ * prefetched        what was prefetched to the host is there once the stream was waited for
+ * locked            memory that the program has locked
  * random SEED STEPS two threads with a stream each: touches, system calls, copies, kernels, hints, frees, against a model
  * take MIB          allocates, has the device write all of it, and keeps it
+ * write             the host writes all that was taken anew
  * look              whether all that was taken is right
  */
 #define _GNU_SOURCE
@@ -437,14 +441,12 @@ static void test_hint(void) {
     must_be(words, 1, 5, "after a prefetch");
     REFUSED(CUDA_ERROR_INVALID_VALUE, FUNCTION(cuMemRangeGetAttribute, "")(&type, 3, CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY, at, BYTES));
     REFUSED(CUDA_ERROR_INVALID_VALUE, FUNCTION(cuMemRangeGetAttribute, "")(&type, 4, CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY, at, BYTES + PAGE));
-    int is_managed = 0, kind = 0, concurrent = 9;
+    int is_managed = 0;
     size_t length = 0;
     CUdeviceptr base = 0;
     CALL(cuPointerGetAttribute, &is_managed, CU_POINTER_ATTRIBUTE_IS_MANAGED, at + 100);
-    CALL(cuPointerGetAttribute, &kind, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, at + 100);
     CALL(cuMemGetAddressRange, &base, &length, at + 100);
-    CALL(cuDeviceGetAttribute, &concurrent, CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS, 0);
-    REQUIRE(is_managed && kind == CU_MEMORYTYPE_DEVICE && base == at && length == BYTES && !concurrent);
+    REQUIRE(is_managed && base == at && length == BYTES);
     CUipcMemHandle handle;
     REFUSED(CUDA_ERROR_INVALID_VALUE, FUNCTION(cuIpcGetMemHandle, "")(&handle, at));
     give_back(words);
@@ -530,7 +532,7 @@ static void step(struct Side *side) {
         length = most;
     uint32_t value = draw(side, 1 << 30), half = side->which;
     CUdeviceptr at = (CUdeviceptr)(own->words + from);
-    switch (draw(side, 16)) {
+    switch (draw(side, 17)) {
     case 0: /* The host writes. */
         await_side(side);
         for (size_t i = from; i < from + length; ++i)
@@ -621,6 +623,23 @@ static void step(struct Side *side) {
         await_side(side);
         if (draw(side, 4) == 0)
             renew(side, own);
+        break;
+    case 15: /* Only the host uses an array for a while, beside what the other thread's kernels do. */
+        await_side(side);
+        CALL(cuStreamAttachMemAsync, side->stream, (CUdeviceptr)own->words, 0, CU_MEM_ATTACH_HOST);
+        CALL(cuStreamSynchronize, side->stream);
+        for (size_t i = from; i < from + length; ++i) {
+            must_be(own->words, i, own->known[i], "random, attached");
+            own->words[i] = own->known[i] = value - i;
+        }
+        run(raise_half, side->stream, SHARED / 2, (void *[]){&side->shared, &half, &value});
+        for (size_t i = half; i < SHARED; i += 2)
+            side->known_shared[i] += value;
+        side->is_busy = 1;
+        for (size_t i = from; i < from + length; ++i)
+            must_be(own->words, i, own->known[i], "random, attached, beside a kernel");
+        own->words[from] = own->known[from] = value;
+        CALL(cuStreamAttachMemAsync, side->stream, (CUdeviceptr)own->words, 0, CU_MEM_ATTACH_GLOBAL);
         break;
     default:
         await_side(side);
@@ -809,6 +828,85 @@ static void test_full(void) {
     test_add();
 }
 
+/* Whether the host has all pages of an array. */
+static int is_here(const void *words, size_t bytes) {
+    unsigned char here[bytes / PAGE];
+    REQUIRE(mincore((void *)words, bytes, here) == 0);
+    for (size_t i = 0; i < sizeof here; ++i)
+        if (!(here[i] & 1))
+            return 0;
+    return 1;
+}
+
+static void test_attached(void) {
+    enum { COUNT = 48 * PAGE, BYTES = COUNT * 4 };
+    uint32_t *own = managed(BYTES), *devices = managed(BYTES);
+    set_all(own, COUNT, 3);
+    set_all(devices, COUNT, 0);
+    CALL(cuStreamAttachMemAsync, NULL, (CUdeviceptr)own, 0, CU_MEM_ATTACH_HOST);
+    synchronize();
+    for (size_t i = 0; i < COUNT; ++i)
+        must_be(own, i, 3 + i, "attached to the host");
+    for (uint32_t turn = 1; turn <= 20; ++turn) {
+        run(add, streams[0], COUNT, (void *[]){&devices, &devices});
+        REQUIRE(is_here(own, BYTES));
+        own[turn * 977] = turn;
+        must_be(own, turn * 977 + 1, 3 + turn * 977 + 1, "beside a kernel");
+        CALL(cuStreamSynchronize, streams[0]);
+    }
+    for (uint32_t turn = 1; turn <= 20; ++turn)
+        own[turn * 977] = 3 + turn * 977;
+    /* A copy finds what the host has written, whatever it is attached to. */
+    own[5] = 77;
+    CALL(cuMemcpyDtoD, (CUdeviceptr)devices, (CUdeviceptr)own, 64);
+    must_be(devices, 5, 77, "copied");
+    own[5] = 8;
+    CALL(cuStreamAttachMemAsync, NULL, (CUdeviceptr)own, BYTES, CU_MEM_ATTACH_GLOBAL);
+    run(add, NULL, COUNT, (void *[]){&own, &own});
+    synchronize();
+    for (size_t i = 0; i < COUNT; ++i)
+        must_be(own, i, 2 * (3 + (uint32_t)i), "attached to all");
+    REFUSED(CUDA_ERROR_INVALID_VALUE, FUNCTION(cuStreamAttachMemAsync, "")(NULL, (CUdeviceptr)own, 0, 3));
+    REFUSED(CUDA_ERROR_INVALID_VALUE, FUNCTION(cuStreamAttachMemAsync, "")(NULL, (CUdeviceptr)own, PAGE, CU_MEM_ATTACH_HOST));
+    give_back(own);
+    give_back(devices);
+}
+
+static void test_prefetched(void) {
+    enum { COUNT = 700 * PAGE, BYTES = COUNT * 4 };
+    CUmemLocation host = {CU_MEM_LOCATION_TYPE_HOST, 0};
+    uint32_t *words = managed(BYTES);
+    for (uint32_t turn = 0; turn < 3; ++turn) {
+        run(set, streams[turn % 2], COUNT, (void *[]){&words, &turn});
+        CALL(cuMemPrefetchAsync, (CUdeviceptr)words, BYTES, host, 0, streams[turn % 2]);
+        CALL(cuStreamSynchronize, streams[turn % 2]);
+        REQUIRE(is_here(words, BYTES));
+        for (size_t i = 0; i < COUNT; ++i)
+            must_be(words, i, turn + i, "prefetched");
+    }
+    give_back(words);
+}
+
+static void test_locked(void) {
+    enum { COUNT = 64 * PAGE, BYTES = COUNT * 4 };
+    uint32_t *words = managed(BYTES);
+    REQUIRE(mlock(words, BYTES) == 0);
+    for (uint32_t turn = 0; turn < 3; ++turn) {
+        set_all(words, COUNT, turn);
+        synchronize();
+        for (size_t i = 0; i < COUNT; i += 100) {
+            must_be(words, i, turn + i, "locked");
+            words[i] = 9;
+        }
+        run(add, NULL, COUNT, (void *[]){&words, &words});
+        synchronize();
+        must_be(words, 100, 18, "locked, written by the host");
+        must_be(words, 101, 2 * (turn + 101), "locked, not written");
+    }
+    REQUIRE(munlock(words, BYTES) == 0);
+    give_back(words);
+}
+
 static void take(size_t mib) {
     struct Taken *one = &taken[taken_count];
     one->count = (mib << 20) / 4;
@@ -816,6 +914,12 @@ static void take(size_t mib) {
     set_all(one->words, one->count, (uint32_t)taken_count * 1000);
     synchronize();
     ++taken_count;
+}
+
+static void write_all(void) {
+    for (int i = 0; i < taken_count; ++i)
+        for (size_t word = 0; word < taken[i].count; ++word)
+            taken[i].words[word] = i * 1000 + word;
 }
 
 static void look(void) {
@@ -846,7 +950,8 @@ int main(void) {
                  {"handler", test_handler}, {"beside", test_beside},   {"copies", test_copies}, {"again", test_again},
                  {"fork", test_fork},     {"fork gone", test_fork_gone},     {"hint", test_hint},      {"look", look},
                  {"variable", test_variable},   {"waiters", test_waiters},   {"shared event", test_shared_event},
-                 {"thrown away", test_thrown_away}, {"full", test_full}};
+                 {"thrown away", test_thrown_away}, {"full", test_full}, {"attached", test_attached},
+                 {"prefetched", test_prefetched}, {"locked", test_locked},     {"write", write_all}};
     char line[128];
     while (fgets(line, sizeof line, stdin)) {
         int is_known = 0, mib;

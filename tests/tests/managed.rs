@@ -2,7 +2,9 @@
 //! OpenMPS, and the host and kernels see of it what they see natively.
 
 use anyhow::{Context, Result, ensure};
-use openmps_tests::{Daemon, Puppet, Runtime, Sandbox};
+use openmps_tests::wait::{self, PATIENCE};
+use openmps_tests::{Daemon, Puppet, Runtime, Sandbox, process};
+use rustix::process::{Pid, Signal, kill_process};
 
 const MIB: u64 = 1 << 20;
 
@@ -64,6 +66,91 @@ fn the_host_writes_beside_a_kernel_that_runs() -> Result<()> {
 }
 
 #[test]
+fn what_only_the_host_uses_stays_with_it() -> Result<()> {
+    alike(&["attached"])
+}
+
+#[test]
+fn what_was_prefetched_to_the_host_is_there() -> Result<()> {
+    alike(&["prefetched"])
+}
+
+#[test]
+fn locked_memory_goes_to_and_fro_too() -> Result<()> {
+    alike(&["locked"])
+}
+
+/// A program at rest, whose executor is killed: with what the host has looked at, and written.
+#[test]
+fn it_survives_its_executor() -> Result<()> {
+    let daemon = Daemon::start(Sandbox::new()?)?;
+    let mut client = start(daemon.sandbox(), Runtime::OpenMps)?;
+    for orders in [["take 3", "look"], ["take 5", "write"]] {
+        for order in orders {
+            client.must(order)?;
+        }
+        let executor = daemon.snapshot()?.devices[0].executor_pid;
+        kill_process(Pid::from_raw(executor as i32).context("no executor")?, Signal::KILL)?;
+        wait::until("another executor is there", PATIENCE, || {
+            daemon.snapshot().is_ok_and(|it| {
+                let now = it.devices[0].executor_pid;
+                now != 0 && now != executor
+            })
+        })?;
+        for order in ["look", "add", "look"] {
+            client.must(order).with_context(|| daemon.sandbox().last_log_lines())?;
+        }
+    }
+    client.dismiss()
+}
+
+/// Two programs that do not fit on the device together take turns with all that they have.
+#[test]
+fn it_rests_in_the_host_while_others_need_the_room() -> Result<()> {
+    let sandbox = Sandbox::new()?;
+    let machine = sandbox.log_directory().join("machine").display().to_string();
+    let variables = [
+        ("OPENMPS_MEMORY_POLICY", "spill"),
+        ("OPENMPS_SOFT_MACHINE", machine.as_str()),
+        ("OPENMPS_SOFT_MEMORY_MIB", "192"),
+    ];
+    let daemon = Daemon::start_with(sandbox, &variables)?;
+    let mut one = start(daemon.sandbox(), Runtime::OpenMps)?;
+    let mut two = start(daemon.sandbox(), Runtime::OpenMps)?;
+    one.must("take 110")?;
+    two.must("take 110")?;
+    for _ in 0..2 {
+        for client in [&mut one, &mut two] {
+            for order in ["look", "write", "add", "look"] {
+                client.must(order)?;
+            }
+        }
+    }
+    one.dismiss()?;
+    two.dismiss()
+}
+
+#[test]
+fn it_goes_to_another_gpu_with_its_program() -> Result<()> {
+    let daemon = Daemon::start_with(Sandbox::new()?, &[("OPENMPS_SOFT_DEVICES", "2")])?;
+    let sandbox = daemon.sandbox();
+    let mut client = start(sandbox, Runtime::OpenMps)?;
+    client.must("take 8")?;
+    client.must("look")?;
+    for to in ["1", "0"] {
+        let mut command = sandbox.command(sandbox.installation.openmps(), Runtime::OpenMps);
+        let pid = client.pid().to_string();
+        command.args(["move", "--pid", &pid, "--to", to]);
+        let said = process::run(&mut command, PATIENCE)?;
+        said.success().with_context(|| sandbox.last_log_lines())?;
+        for order in ["look", "write", "add", "look"] {
+            client.must(order)?;
+        }
+    }
+    client.dismiss()
+}
+
+#[test]
 fn a_variable_that_a_running_kernel_writes_is_seen_after_it() -> Result<()> {
     alike(&["variable", "variable"])
 }
@@ -118,10 +205,7 @@ fn a_child_does_not_have_its_parents_managed_memory() -> Result<()> {
 
 #[test]
 fn hints_are_told_again() -> Result<()> {
-    let daemon = Daemon::start(Sandbox::new()?)?;
-    let mut client = start(daemon.sandbox(), Runtime::OpenMps)?;
-    client.must("hint")?;
-    client.dismiss()
+    alike(&["hint"])
 }
 
 /// Sequences of everything that can be done with it, by two threads with a stream each, against a

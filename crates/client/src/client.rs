@@ -23,7 +23,7 @@ use crate::session::Result;
 use crate::stream::Stream;
 use crate::stream::events::Event;
 use crate::thread::current;
-use crate::two_sided::managed::Advices;
+use cuda_abi::managed_advice::Advices;
 use cuda_abi::types::CUresult;
 use link::socket::{Connection, SocketError};
 use link::wire::attach::{ClientReply, ClientRequest};

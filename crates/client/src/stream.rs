@@ -299,7 +299,7 @@ impl Target {
     pub(crate) fn post_parts(&self, opcode: Opcode, parts: &[&[u8]]) -> Result<Mark> {
         self.pass_gates()?;
         let session = &self.backend.session;
-        let _announced = session.announce()?;
+        let _announced = session.announce(opcode)?;
         session.post_work(self.id, self.slot, opcode, parts)
     }
 
@@ -307,7 +307,7 @@ impl Target {
     pub(crate) fn post_wait(&self, opcode: Opcode, body: &[u8]) -> Result {
         self.pass_gates()?;
         let session = &self.backend.session;
-        let _announced = session.announce()?;
+        let _announced = session.announce(opcode)?;
         session.post_wait(self.id, self.slot, opcode, body)
     }
 

@@ -36,6 +36,7 @@ pub mod handshake;
 pub mod image;
 pub mod lookup;
 mod lookup_index;
+pub mod managed_advice;
 pub mod pool_usage;
 pub mod proofs;
 pub mod record;

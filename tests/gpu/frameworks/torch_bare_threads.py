@@ -18,9 +18,9 @@ def loaded(name):
     return ctypes.CDLL(sorted(paths)[0])
 
 
-def must(code):
-    if code:
-        raise SystemExit(f"a library refused a call: {code}")
+def must(call, *arguments):
+    if code := call(*arguments):
+        raise SystemExit(f"{call.__name__} was refused: {code}")
 
 
 def apart(work):
@@ -59,19 +59,19 @@ for name, make in (("main", here), ("own", apart)):
     handle, generator, plan = ADDRESS(), ADDRESS(), ctypes.c_int()
     stream = torch.cuda.Stream()
     torch.cuda.synchronize()
-    make(lambda: must(blas.cublasCreate_v2(ctypes.byref(handle))))
-    make(lambda: must(fft.cufftPlan1d(ctypes.byref(plan), COUNT, Z2Z, 1)))
-    make(lambda: must(random.curandCreateGenerator(ctypes.byref(generator), DEFAULT_GENERATOR)))
-    apart(lambda: must(blas.cublasSetStream_v2(handle, ADDRESS(stream.cuda_stream))))
-    apart(lambda: must(blas.cublasDgemv_v2(
+    make(lambda: must(blas.cublasCreate_v2, ctypes.byref(handle)))
+    make(lambda: must(fft.cufftPlan1d, ctypes.byref(plan), COUNT, Z2Z, 1))
+    make(lambda: must(random.curandCreateGenerator, ctypes.byref(generator), DEFAULT_GENERATOR))
+    apart(lambda: must(blas.cublasSetStream_v2, handle, ADDRESS(stream.cuda_stream)))
+    apart(lambda: must(blas.cublasDgemv_v2,
         handle, 0, COUNT, COUNT, ctypes.byref(one), ADDRESS(a.data_ptr()), COUNT, ADDRESS(x.data_ptr()), 1, ctypes.byref(zero),
-        ADDRESS(vector.data_ptr()), 1)))
-    apart(lambda: must(blas.cublasDgemm_v2(
+        ADDRESS(vector.data_ptr()), 1))
+    apart(lambda: must(blas.cublasDgemm_v2,
         handle, 0, 0, COUNT, COUNT, COUNT, ctypes.byref(one), ADDRESS(a.data_ptr()), COUNT, ADDRESS(a.data_ptr()), COUNT, ctypes.byref(zero),
-        ADDRESS(product.data_ptr()), COUNT)))
-    apart(lambda: must(fft.cufftExecZ2Z(plan, ADDRESS(signal.data_ptr()), ADDRESS(spectrum.data_ptr()), FORWARD)))
-    apart(lambda: must(random.curandSetPseudoRandomGeneratorSeed(generator, ctypes.c_ulonglong(9))))
-    apart(lambda: must(random.curandGenerateUniformDouble(generator, ADDRESS(numbers.data_ptr()), ctypes.c_size_t(COUNT))))
+        ADDRESS(product.data_ptr()), COUNT))
+    apart(lambda: must(fft.cufftExecZ2Z, plan, ADDRESS(signal.data_ptr()), ADDRESS(spectrum.data_ptr()), FORWARD))
+    apart(lambda: must(random.curandSetPseudoRandomGeneratorSeed, generator, ctypes.c_ulonglong(9)))
+    apart(lambda: must(random.curandGenerateUniformDouble, generator, ADDRESS(numbers.data_ptr()), ctypes.c_size_t(COUNT)))
     torch.cuda.synchronize()
     for what, values in (("vector", vector), ("product", product), ("spectrum", spectrum), ("random", numbers)):
         if not values.abs().sum().item() > 0:

@@ -227,7 +227,6 @@ int main() {
         SAY("cuIpcGetEventHandle", cuIpcGetEventHandle(&of_event, event));
         // Graphs.
         CUgraphExec another;
-        SAY("cuGraphAddKernelNode", cuGraphAddKernelNode(&node, graph, nullptr, 0, &launch));
         CUDA_HOST_NODE_PARAMS host_node = {[](void *) {}, nullptr};
         SAY("cuGraphAddHostNode", cuGraphAddHostNode(&node, graph, nullptr, 0, &host_node));
         SAY("cuGraphAddEmptyNode", cuGraphAddEmptyNode(&node, graph, nullptr, 0));
@@ -283,5 +282,7 @@ int main() {
         SAY("cuModuleUnload", cuModuleUnload(module));
         SAY("cuLibraryUnload", cuLibraryUnload(library));
         SAY("cuMemFree of managed", cuMemFree(managed));
+        // NVIDIA's driver 580 ends the program here.
+        SAY("cuGraphAddKernelNode", cuGraphAddKernelNode(&node, graph, nullptr, 0, &launch));
     }).join();
 }

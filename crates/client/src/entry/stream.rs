@@ -111,16 +111,3 @@ pub(crate) unsafe fn cuStreamAddCallback(
         target.backend.callbacks.enqueue(&target, Box::new(call))
     })
 }
-
-/// Managed memory is always attached to everything.
-pub(crate) unsafe fn cuStreamAttachMemAsync(
-    hStream: CUstream,
-    dptr: CUdeviceptr,
-    _length: usize,
-    _flags: u32,
-) -> CUresult {
-    run(|client| {
-        stream::target(client, hStream)?.refuse_capture(client)?;
-        client.memory.find(dptr).map(drop).ok_or(CUresult::ERROR_INVALID_VALUE)
-    })
-}

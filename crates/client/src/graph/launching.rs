@@ -230,7 +230,7 @@ impl Place {
             if let Some(graph) = segment.graph {
                 let body = GraphLaunch { graph, stream: slot };
                 let parts = [body.as_bytes()];
-                let announced = backend.session.announce()?;
+                let announced = backend.session.announce(Opcode::GraphLaunch)?;
                 let mark = backend.session.post_work(id, slot, Opcode::GraphLaunch, &parts)?;
                 drop(announced);
                 if segment.prints {

@@ -8,7 +8,8 @@ pub(crate) mod managed;
 mod mirrors;
 
 use crate::session::{Result, Session};
-use managed::Managed;
+use link::wire::command::Opcode;
+use managed::{Managed, Uses};
 use mirrors::Mirrors;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -58,7 +59,7 @@ impl Session {
     /// Has the device find what the host has written, before work is posted; what is returned is
     /// kept until it is.
     #[inline]
-    pub(crate) fn announce(&self) -> Result<Announced<'_>> {
+    pub(crate) fn announce(&self, opcode: Opcode) -> Result<Announced<'_>> {
         let memory = self.two_sided();
         if !memory.is_there() {
             return Ok(Announced(None));
@@ -67,7 +68,8 @@ impl Session {
         memory.posting.fetch_add(1, Ordering::SeqCst);
         let announced = Announced(Some(memory));
         memory.mirrors.push(self)?;
-        memory.managed.announce(self)?;
+        let uses = if opcode == Opcode::Launch { Uses::Device } else { Uses::All };
+        memory.managed.announce(self, uses)?;
         Ok(announced)
     }
 

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use cuda_abi::graph::registry::{Naming, Registry};
+use cuda_abi::managed_advice::Advices;
 use cuda_abi::types::{CUcontext, CUdevice, CUresult, CUstream};
 
 use super::Answer;
@@ -97,6 +98,7 @@ pub(crate) struct Driver {
     pub(crate) texture_objects: Table<TextureObject>,
     pub(crate) surface_objects: Table<SurfaceObject>,
     pub(crate) graphs: Registry<NodeKind>,
+    pub(crate) advices: Advices,
     pub(crate) executables: Table<Executable>,
     /// By address.
     pub(crate) graph_memory: Table<GraphMemory>,
@@ -245,6 +247,7 @@ impl Driver {
             mipmapped_arrays: Table::default(),
             texture_objects: Table::default(),
             surface_objects: Table::default(),
+            advices: Advices::default(),
             graphs: Registry::new(Naming {
                 graph: fresh_handle,
                 node: fresh_handle,

@@ -82,6 +82,7 @@ api! {
             let _stall = driver.wait_for_work(found.context);
         }
         driver.space.free(dptr, is_freeable)?;
+        driver.advices.forget(found.range());
         Ok(())
     }
 

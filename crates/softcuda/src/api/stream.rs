@@ -17,7 +17,7 @@ use cuda_abi::types::{
     CUstreamCallback,
 };
 
-use super::driver::{Driver, current, current_even_failed, current_or, driver};
+use super::driver::{Driver, current, current_or, driver};
 use super::graph::{EventWork, NodeKind};
 use super::objects::{Context, ContextKind, Stream};
 use super::table::fresh_handle;
@@ -47,7 +47,7 @@ api! {
     }
 
     fn cuStreamDestroy_v2(hStream: CUstream) {
-        let (driver, _) = current_even_failed()?;
+        let driver = driver()?;
         let stream = driver.streams.remove(hStream.0)?;
         driver.graphs.abandon_capture(stream.captured());
         driver.engine.destroy_stream(stream.id);
@@ -156,9 +156,12 @@ api! {
     fn cuStreamAttachMemAsync(hStream: CUstream, dptr: CUdeviceptr, length: usize, flags: u32) {
         let (driver, _, stream) = find(hStream)?;
         driver.graphs.captures.refuse(stream.captured())?;
-        let _ = (length, flags);
+        let found = driver.space.allocation_at(dptr).ok_or(CUresult::ERROR_INVALID_VALUE)?;
         // Managed memory is always accessible from everywhere: nothing to move.
-        driver.space.allocation_at(dptr).map(|_| ()).ok_or(CUresult::ERROR_INVALID_VALUE)
+        let is_whole = length == 0 || (found.base, found.size_bytes) == (dptr, length as u64);
+        // To everything, the host, or a stream.
+        let is_valid = is_whole && matches!(flags, 1 | 2 | 4);
+        if is_valid { Ok(()) } else { Err(CUresult::ERROR_INVALID_VALUE) }
     }
 
     fn cuLaunchHostFunc(hStream: CUstream, fn_: CUhostFn, userData: *mut c_void) {

@@ -1,18 +1,19 @@
 //! Hints about managed memory, and what was hinted.
 
 use crate::client::{Client, run};
-use crate::entry::not_null;
 use crate::session::Result;
 use crate::stream;
-use crate::two_sided::managed::{Advice, Place};
+use crate::two_sided::managed::Attached;
 use core::ffi::c_void;
+use cuda_abi::managed_advice::Place;
 use cuda_abi::types::*;
+use link::wire::command::Opcode;
 use std::ops::Range;
 
-/// `CU_DEVICE_CPU`.
-const CPU: i32 = -1;
-/// `CU_DEVICE_INVALID`.
-const NOWHERE: i32 = -2;
+/// `CU_MEM_ATTACH_GLOBAL`, `CU_MEM_ATTACH_HOST`, `CU_MEM_ATTACH_SINGLE`.
+const ATTACH_GLOBAL: u32 = 1;
+const ATTACH_HOST: u32 = 2;
+const ATTACH_SINGLE: u32 = 4;
 
 pub(crate) unsafe fn cuMemPrefetchAsync(
     devPtr: CUdeviceptr,
@@ -20,7 +21,9 @@ pub(crate) unsafe fn cuMemPrefetchAsync(
     dstDevice: CUdevice,
     hStream: CUstream,
 ) -> CUresult {
-    run(|client| prefetch(client, devPtr, count, of_device(client, dstDevice)?, hStream))
+    run(|client| {
+        prefetch(client, devPtr, count, known(client, Place::of_device(dstDevice))?, hStream)
+    })
 }
 
 pub(crate) unsafe fn cuMemPrefetchAsync_v2(
@@ -34,7 +37,7 @@ pub(crate) unsafe fn cuMemPrefetchAsync_v2(
         if flags != 0 {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
-        prefetch(client, devPtr, count, of_location(client, &location)?, hStream)
+        prefetch(client, devPtr, count, known(client, Place::of_location(&location)?)?, hStream)
     })
 }
 
@@ -44,7 +47,7 @@ pub(crate) unsafe fn cuMemAdvise(
     advice: CUmem_advise,
     device: CUdevice,
 ) -> CUresult {
-    run(|client| advise(client, devPtr, count, advice, of_device(client, device)?))
+    run(|client| advise(client, devPtr, count, advice, known(client, Place::of_device(device))?))
 }
 
 pub(crate) unsafe fn cuMemAdvise_v2(
@@ -53,23 +56,16 @@ pub(crate) unsafe fn cuMemAdvise_v2(
     advice: CUmem_advise,
     location: CUmemLocation,
 ) -> CUresult {
-    run(|client| advise(client, devPtr, count, advice, of_location(client, &location)?))
+    run(|client| {
+        advise(client, devPtr, count, advice, known(client, Place::of_location(&location)?)?)
+    })
 }
 
-fn of_device(client: &Client, device: CUdevice) -> Result<Place> {
-    if device == CPU {
-        return Ok(Place::Host);
+fn known(client: &Client, place: Place) -> Result<Place> {
+    if let Place::Device(ordinal) = place {
+        client.device(ordinal)?;
     }
-    client.device(device).map(|_| Place::Device(device))
-}
-
-fn of_location(client: &Client, location: &CUmemLocation) -> Result<Place> {
-    use CUmemLocationType as Type;
-    match location.type_ {
-        Type::DEVICE => client.device(location.id).map(|_| Place::Device(location.id)),
-        Type::HOST | Type::HOST_NUMA | Type::HOST_NUMA_CURRENT => Ok(Place::Host),
-        _ => Err(CUresult::ERROR_INVALID_VALUE),
-    }
+    Ok(place)
 }
 
 /// A range of managed memory.
@@ -82,7 +78,7 @@ fn range_of(client: &Client, address: CUdeviceptr, size_bytes: usize) -> Result<
 }
 
 /// What the host has written goes to the device now, if it is to. What is to come to the host comes
-/// when it is touched.
+/// as soon as nothing is in flight.
 fn prefetch(
     client: &Client,
     address: CUdeviceptr,
@@ -92,11 +88,41 @@ fn prefetch(
 ) -> Result {
     let target = stream::target(client, stream)?;
     let range = range_of(client, address, size_bytes)?;
-    client.advices.change(range, |advice| advice.prefetched = Some(to));
+    client.advices.prefetch(range.clone(), to);
+    let session = &target.backend.session;
     match to {
-        Place::Host => Ok(()),
-        Place::Device(_) => target.backend.session.announce().map(drop),
+        Place::Host => {
+            session.two_sided().managed.want(session, range);
+            Ok(())
+        }
+        Place::Device(_) => session.announce(Opcode::Copy).map(drop),
     }
+}
+
+/// Whether kernels use an allocation. Streams are not told apart.
+pub(crate) unsafe fn cuStreamAttachMemAsync(
+    hStream: CUstream,
+    dptr: CUdeviceptr,
+    length: usize,
+    flags: u32,
+) -> CUresult {
+    run(|client| {
+        let target = stream::target(client, hStream)?;
+        target.refuse_capture(client)?;
+        let attached = match flags {
+            ATTACH_GLOBAL | ATTACH_SINGLE => Attached::Device,
+            ATTACH_HOST => Attached::Host,
+            _ => return Err(CUresult::ERROR_INVALID_VALUE),
+        };
+        let area = client.memory.find(dptr).ok_or(CUresult::ERROR_INVALID_VALUE)?;
+        if length != 0 && (length as u64 != area.size_bytes || dptr != area.base) {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        if area.is_managed() {
+            target.backend.session.two_sided().managed.attach(dptr, attached);
+        }
+        Ok(())
+    })
 }
 
 fn advise(
@@ -106,78 +132,8 @@ fn advise(
     advice: CUmem_advise,
     place: Place,
 ) -> Result {
-    use CUmem_advise as Said;
-    let change: fn(&mut Advice, Place) = match advice {
-        Said::SET_READ_MOSTLY => |advice, _| advice.is_read_mostly = true,
-        Said::UNSET_READ_MOSTLY => |advice, _| advice.is_read_mostly = false,
-        Said::SET_PREFERRED_LOCATION => |advice, place| advice.preferred = Some(place),
-        Said::UNSET_PREFERRED_LOCATION => |advice, _| advice.preferred = None,
-        Said::SET_ACCESSED_BY => |advice, place| _ = advice.accessed_by.insert(place),
-        Said::UNSET_ACCESSED_BY => |advice, place| _ = advice.accessed_by.remove(&place),
-        _ => return Err(CUresult::ERROR_INVALID_VALUE),
-    };
     stream::target(client, CUstream::NULL)?;
-    let range = range_of(client, address, size_bytes)?;
-    client.advices.change(range, |advice| change(advice, place));
-    Ok(())
-}
-
-fn number(place: Option<Place>) -> i32 {
-    match place {
-        None => NOWHERE,
-        Some(Place::Host) => CPU,
-        Some(Place::Device(device)) => device,
-    }
-}
-
-fn type_of(place: Option<Place>) -> i32 {
-    let kind = match place {
-        None => CUmemLocationType::INVALID,
-        Some(Place::Host) => CUmemLocationType::HOST,
-        Some(Place::Device(_)) => CUmemLocationType::DEVICE,
-    };
-    kind.0.cast_signed()
-}
-
-/// The numbers that an attribute consists of; where they are a list, those that are there.
-fn answer(advice: &Advice, attribute: CUmem_range_attribute) -> Result<Vec<i32>> {
-    use CUmem_range_attribute as A;
-    Ok(match attribute {
-        A::READ_MOSTLY => vec![advice.is_read_mostly.into()],
-        A::PREFERRED_LOCATION | A::PREFERRED_LOCATION_ID => vec![number(advice.preferred)],
-        A::PREFERRED_LOCATION_TYPE => vec![type_of(advice.preferred)],
-        A::ACCESSED_BY => advice.accessed_by.iter().map(|&place| number(Some(place))).collect(),
-        A::LAST_PREFETCH_LOCATION | A::LAST_PREFETCH_LOCATION_ID => {
-            vec![number(advice.prefetched)]
-        }
-        A::LAST_PREFETCH_LOCATION_TYPE => vec![type_of(advice.prefetched)],
-        _ => return Err(CUresult::ERROR_INVALID_VALUE),
-    })
-}
-
-/// Writes an attribute: a number, or a list with as many numbers as there is room for.
-///
-/// # Safety
-/// `data` has room for `size_bytes`.
-unsafe fn write(
-    data: *mut c_void,
-    size_bytes: usize,
-    advice: &Advice,
-    attribute: CUmem_range_attribute,
-) -> Result {
-    not_null(data)?;
-    let numbers = answer(advice, attribute)?;
-    let room = size_bytes / size_of::<i32>();
-    let is_list = attribute == CUmem_range_attribute::ACCESSED_BY;
-    if room == 0 || !size_bytes.is_multiple_of(size_of::<i32>()) || (!is_list && room != 1) {
-        return Err(CUresult::ERROR_INVALID_VALUE);
-    }
-    for at in 0..room {
-        let value = numbers.get(at).copied().unwrap_or(NOWHERE);
-        // SAFETY: inside the caller's variable, which may have any alignment.
-        unsafe { data.cast::<i32>().add(at).write_unaligned(value) };
-    }
-    Ok(())
+    client.advices.advise(range_of(client, address, size_bytes)?, advice, place)
 }
 
 pub(crate) unsafe fn cuMemRangeGetAttribute(
@@ -190,7 +146,7 @@ pub(crate) unsafe fn cuMemRangeGetAttribute(
     run(|client| {
         let advice = client.advices.of(range_of(client, devPtr, count)?);
         // SAFETY: the caller's variable for this attribute.
-        unsafe { write(data, dataSize, &advice, attribute) }
+        unsafe { advice.write(data, dataSize, attribute) }
     })
 }
 
@@ -203,20 +159,8 @@ pub(crate) unsafe fn cuMemRangeGetAttributes(
     count: usize,
 ) -> CUresult {
     run(|client| {
-        not_null(data)?;
-        not_null(dataSizes)?;
-        not_null(attributes)?;
-        if numAttributes == 0 {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
         let advice = client.advices.of(range_of(client, devPtr, count)?);
-        (0..numAttributes).try_for_each(|i| {
-            // SAFETY: inside the caller's arrays, for an index below their length; the caller's
-            // variable for this attribute.
-            unsafe {
-                let (place, size_bytes) = (data.add(i).read(), dataSizes.add(i).read());
-                write(place, size_bytes, &advice, attributes.add(i).read())
-            }
-        })
+        // SAFETY: the caller's arrays and variables.
+        unsafe { advice.write_all((data, dataSizes, attributes), numAttributes) }
     })
 }

@@ -15,6 +15,9 @@
 //! long as its bytes. So blocks that were touched alone are *habits*: they are recalled when work
 //! has been waited for, some dozens of times before a touch must show that they are still wanted.
 //!
+//! What a program has attached to the host no kernel uses, so it stays in the mirror when work is
+//! posted. What is prefetched to the host is *wanted*: it comes when work has been waited for.
+//!
 //! Pure: pages and bytes are a [`Carrier`]'s affair.
 
 use crate::session::Result;
@@ -33,6 +36,8 @@ pub(super) const LONGEST_FETCH_BYTES: u64 = 16 << 20;
 const MOST_HABITS: usize = 8;
 /// So often a block is recalled before another touch must show that it is still wanted.
 const RECALLS: u8 = 32;
+/// Ranges that are wanted at once.
+const MOST_WANTED: usize = 64;
 
 /// Whether writes to pages of the mirror are faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,10 +101,29 @@ enum State {
     Dirty,
 }
 
+/// Who may use an allocation while work is in flight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Attached {
+    /// Kernels, and the host as far as it is promised.
+    Device,
+    /// The host alone, until it is attached otherwise.
+    Host,
+}
+
+/// What work may use that is about to be posted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Uses {
+    /// All but what is attached to the host, as kernels.
+    Device,
+    /// Everything, as copies that the host asks for.
+    All,
+}
+
 /// An allocation.
 struct Area {
     end: u64,
     blocks: Vec<State>,
+    attached: Attached,
     /// No work was posted since it was made, so what is absent is zeros.
     is_new: bool,
 }
@@ -111,14 +135,18 @@ pub(super) struct Books {
     areas: BTreeMap<u64, Area>,
     /// First addresses of areas that are new.
     new: Vec<u64>,
-    /// First addresses of blocks that are in the mirror.
+    /// First addresses of blocks that are in the mirror, but for those attached to the host.
     present: Vec<u64>,
+    /// Those that are.
+    kept: Vec<u64>,
     /// Those of them that are suspect, with twins once they are dirty.
     suspects: BTreeMap<u64, Option<Vec<u8>>>,
     /// Where the last fetch ended, and how long it was.
     last: (u64, u64),
     /// By first addresses of blocks.
     habits: BTreeMap<u64, Habit>,
+    /// What was prefetched to the host and has not come yet.
+    wanted: Vec<Range<u64>>,
 }
 
 /// A block that is touched alone after each piece of work.
@@ -151,9 +179,11 @@ impl Default for Books {
             areas: BTreeMap::new(),
             new: Vec::new(),
             present: Vec::new(),
+            kept: Vec::new(),
             suspects: BTreeMap::new(),
             last: (0, 0),
             habits: BTreeMap::new(),
+            wanted: Vec::new(),
         }
     }
 }
@@ -162,7 +192,8 @@ impl Books {
     /// Adds an allocation of whole pages, none of which is in the mirror.
     pub(super) fn add(&mut self, range: Range<u64>) {
         let count = (range.end - range.start).div_ceil(BLOCK_BYTES) as usize;
-        let area = Area { end: range.end, blocks: vec![State::Absent; count], is_new: true };
+        let blocks = vec![State::Absent; count];
+        let area = Area { end: range.end, blocks, attached: Attached::Device, is_new: true };
         self.new.push(range.start);
         self.areas.insert(range.start, area);
     }
@@ -173,19 +204,48 @@ impl Books {
         let range = base..area.end;
         self.new.retain(|&new| new != base);
         self.present.retain(|block| !range.contains(block));
+        self.kept.retain(|block| !range.contains(block));
         self.suspects.retain(|block, _| !range.contains(block));
         self.habits.retain(|block, _| !range.contains(block));
+        self.wanted.retain(|wanted| !range.contains(&wanted.start));
         Some(range)
     }
 
-    /// What must be handed over before work is posted: 0 if nothing.
+    /// Says who may use an allocation from now on.
+    pub(super) fn attach(&mut self, address: u64, attached: Attached) {
+        let Some((place, area)) = self.look(address) else { return };
+        area.attached = attached;
+        let range = place.base..area.end;
+        let (from, to) = match attached {
+            Attached::Device => (&mut self.kept, &mut self.present),
+            Attached::Host => (&mut self.present, &mut self.kept),
+        };
+        to.extend(from.extract_if(.., |block| range.contains(block)));
+    }
+
+    /// A range was prefetched to the host: it comes with the next [`Self::recall`]. Of too many
+    /// ranges the oldest come when they are touched.
+    pub(super) fn want(&mut self, range: Range<u64>) {
+        if self.wanted.len() >= MOST_WANTED {
+            self.wanted.remove(0);
+        }
+        self.wanted.push(range);
+    }
+
+    /// What must be handed over before kernels are posted: 0 if nothing.
     pub(super) fn held(&self) -> usize {
         self.new.len() + self.present.len()
     }
 
-    /// Blocks that change when work has been waited for: suspects leave, habits come. 0 if none.
+    /// What is attached to the host, and must be handed over before other work is posted.
+    pub(super) fn kept(&self) -> usize {
+        self.kept.len()
+    }
+
+    /// What changes when work has been waited for: suspects leave, habits and what is wanted come.
+    /// 0 if nothing.
     pub(super) fn unsettled(&self) -> usize {
-        self.suspects.len() + self.habits.len()
+        self.suspects.len() + self.habits.len() + self.wanted.len()
     }
 
     fn place(&self, address: u64) -> Option<Place> {
@@ -215,7 +275,11 @@ impl Books {
         match (area.blocks[place.index], fault) {
             (State::Absent, Fault::Read | Fault::Write) => {
                 self.note_habit(block.start, fault);
-                self.bring(place, fault, flight, carrier);
+                let most_bytes = match self.last {
+                    (last, length) if last == block.start => (length * 2).min(LONGEST_FETCH_BYTES),
+                    _ => BLOCK_BYTES,
+                };
+                self.bring(place, most_bytes, fault, flight, carrier);
             }
             (State::Clean, Fault::Guarded) => {
                 self.note_habit(block.start, Fault::Write);
@@ -247,17 +311,22 @@ impl Books {
     }
 
     /// Whether [`Self::recall`] has something to do.
-    pub(super) fn misses_habits(&self) -> bool {
+    pub(super) fn misses(&self) -> bool {
         let is_absent = |place: Place| {
             self.areas
                 .get(&place.base)
                 .is_some_and(|area| area.blocks[place.index] == State::Absent)
         };
-        self.habits.keys().any(|&block| self.place(block).is_some_and(is_absent))
+        let is_missed = |&block| self.place(block).is_some_and(is_absent);
+        !self.wanted.is_empty() || self.habits.keys().any(is_missed)
     }
 
-    /// All work has been waited for: what the host is used to touch then comes before it does.
+    /// All work has been waited for: what the host wants, or is used to touch then, comes before it
+    /// does.
     pub(super) fn recall(&mut self, carrier: &mut impl Carrier) {
+        for range in std::mem::take(&mut self.wanted) {
+            self.bring_all(range, carrier);
+        }
         let habits = std::mem::take(&mut self.habits);
         for (block, Habit { fault, recalls_left }) in habits {
             let Some((place, area)) = self.look(block) else { continue };
@@ -265,23 +334,42 @@ impl Books {
                 self.habits.insert(block, Habit { fault, recalls_left });
                 continue;
             }
+            self.bring(place, BLOCK_BYTES, fault, Flight::Idle, carrier);
             self.last = (0, 0);
-            self.bring(place, fault, Flight::Idle, carrier);
             if recalls_left > 1 {
                 self.habits.insert(block, Habit { fault, recalls_left: recalls_left - 1 });
             }
         }
     }
 
-    /// Has a block in the mirror, and more behind it where touches follow each other.
-    fn bring(&mut self, place: Place, fault: Fault, flight: Flight, carrier: &mut impl Carrier) {
-        let Some(area) = self.areas.get_mut(&place.base) else { return };
+    /// Has what is absent of a range in the mirror, once no work is in flight.
+    fn bring_all(&mut self, range: Range<u64>, carrier: &mut impl Carrier) {
+        let mut at = range.start;
+        while at < range.end {
+            let Some((place, area)) = self.look(at) else { return };
+            let block = area.block(place.base, place.index);
+            at = block.end;
+            if area.blocks[place.index] == State::Absent {
+                let most_bytes = (range.end - block.start).clamp(BLOCK_BYTES, LONGEST_FETCH_BYTES);
+                at = self.bring(place, most_bytes, Fault::Read, Flight::Idle, carrier);
+            }
+        }
+        self.last = (0, 0);
+    }
+
+    /// Has an absent block in the mirror, and what is absent behind it, up to so many bytes. Says
+    /// where that ends.
+    fn bring(
+        &mut self,
+        place: Place,
+        most_bytes: u64,
+        fault: Fault,
+        flight: Flight,
+        carrier: &mut impl Carrier,
+    ) -> u64 {
+        let Some(area) = self.areas.get_mut(&place.base) else { return place.base };
         let Range { start, end } = area.block(place.base, place.index);
-        let wanted = match self.last {
-            (last, length) if last == start => (length * 2).min(LONGEST_FETCH_BYTES),
-            _ => BLOCK_BYTES,
-        };
-        let most = (wanted / BLOCK_BYTES) as usize;
+        let most = (most_bytes / BLOCK_BYTES) as usize;
         let absent = area.blocks[place.index..].iter().take(most);
         let count = absent.take_while(|&&state| state == State::Absent).count();
         let range = start..area.block(place.base, place.index + count - 1).end;
@@ -297,9 +385,13 @@ impl Books {
             _ => carrier.fetch(range.clone(), Guard::On),
         }
         area.blocks[place.index..place.index + count].fill(state);
-        self.last = (range.end, wanted);
-        for block in range.step_by(BLOCK_BYTES as usize) {
-            self.present.push(block);
+        self.last = (range.end, most_bytes);
+        let present = match area.attached {
+            Attached::Device => &mut self.present,
+            Attached::Host => &mut self.kept,
+        };
+        for block in range.clone().step_by(BLOCK_BYTES as usize) {
+            present.push(block);
             if is_suspect {
                 self.suspects.insert(block, None);
             }
@@ -307,6 +399,7 @@ impl Books {
         if state == State::Clean && fault == Fault::Write {
             self.soil(start..end, carrier);
         }
+        range.end
     }
 
     /// A clean block becomes dirty.
@@ -320,14 +413,17 @@ impl Books {
         carrier.guard(block, Guard::Off);
     }
 
-    /// Before work is posted: the device has everything, and the mirror nothing.
-    pub(super) fn hand_over(&mut self, carrier: &mut impl Carrier) -> Result {
+    /// Before work is posted: of what it may use the device has everything, and the mirror nothing.
+    pub(super) fn hand_over(&mut self, uses: Uses, carrier: &mut impl Carrier) -> Result {
         for base in self.new.drain(..) {
             if let Some(area) = self.areas.get_mut(&base) {
                 area.is_new = false;
             }
         }
         let mut leaving = std::mem::take(&mut self.present);
+        if uses == Uses::All {
+            leaving.append(&mut self.kept);
+        }
         leaving.sort_unstable();
         self.release(leaving, carrier)
     }
@@ -336,7 +432,9 @@ impl Books {
     pub(super) fn settle(&mut self, carrier: &mut impl Carrier) -> Result {
         let leaving: Vec<u64> = self.suspects.keys().copied().collect();
         let suspects = &self.suspects;
-        self.present.retain(|block| !suspects.contains_key(block));
+        for present in [&mut self.present, &mut self.kept] {
+            present.retain(|block| !suspects.contains_key(block));
+        }
         self.release(leaving, carrier)
     }
 

@@ -126,6 +126,12 @@ enum Step {
     Wait,
     /// Something was waited for, perhaps other work.
     Settle,
+    /// An allocation is attached.
+    Attach { area: usize, to: Attached },
+    /// Bytes are prefetched to the host.
+    Want { at: usize, length: usize },
+    /// A copy is posted, which may use everything.
+    Copy,
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -134,7 +140,13 @@ fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         3 => place.clone().prop_map(|(at, length, _)| Step::Read { at, length }),
         4 => place.clone().prop_map(|(at, length, value)| Step::Write { at, length, value }),
-        2 => place.prop_map(|(at, length, value)| Step::Post { at, length, value }),
+        2 => place.clone().prop_map(|(at, length, value)| Step::Post { at, length, value }),
+        1 => place.prop_map(|(at, length, _)| Step::Want { at, length }),
+        1 => (0..2_usize, any::<bool>()).prop_map(|(area, is_hosts)| Step::Attach {
+            area,
+            to: if is_hosts { Attached::Host } else { Attached::Device },
+        }),
+        1 => Just(Step::Copy),
         2 => Just(Step::Run),
         2 => Just(Step::Wait),
         1 => Just(Step::Settle),
@@ -146,8 +158,11 @@ struct World {
     books: Books,
     /// What both sides should see.
     truth: Vec<u8>,
-    posted: Vec<(usize, usize, u8)>,
+    /// The bytes that work writes, and what.
+    posted: Vec<(Vec<usize>, u8)>,
     flight: Flight,
+    /// Of both areas.
+    attached: [Attached; 2],
 }
 
 impl World {
@@ -168,16 +183,36 @@ impl World {
         if self.posted.is_empty() {
             return;
         }
-        let (at, length, value) = self.posted.remove(0);
-        for i in (at..(at + length).min(BYTES)).filter(|i| i % 2 == 1) {
+        let (written, value) = self.posted.remove(0);
+        for i in written {
             self.machine.device[i] = value;
             self.truth[i] = value;
         }
     }
 
-    /// Bytes that belong to the host: while work is in flight, the odd ones are the device's.
+    fn area(&self, at: usize) -> usize {
+        usize::from(!areas(self.machine.page_bytes)[0].contains(&(BASE + at as u64)))
+    }
+
+    /// Bytes that belong to the host: while work is in flight, the odd ones are the device's, but
+    /// for those of what is attached to the host.
     fn is_hosts(&self, at: usize) -> bool {
-        self.flight == Flight::Idle || at.is_multiple_of(2)
+        let is_attached = self.attached[self.area(at)] == Attached::Host;
+        self.flight == Flight::Idle || at.is_multiple_of(2) || is_attached
+    }
+
+    /// The device has all that work may use, and the mirror nothing of it.
+    fn must_have_handed_over(&self, uses: Uses) {
+        for (range, attached) in areas(self.machine.page_bytes).iter().zip(self.attached) {
+            if uses == Uses::Device && attached == Attached::Host {
+                continue;
+            }
+            let bytes = bytes(range);
+            let pages = self.machine.page(bytes.start)..self.machine.page(bytes.end);
+            assert!(self.machine.pages[pages].iter().all(|page| *page == Page::Missing));
+            let is_there = self.machine.device[bytes.clone()] == self.truth[bytes];
+            assert!(is_there, "the device has what the host wrote");
+        }
     }
 
     fn settle(&mut self) {
@@ -185,7 +220,7 @@ impl World {
         assert!(self.books.suspects.is_empty());
         if self.flight == Flight::Idle {
             self.books.recall(&mut self.machine);
-            assert!(!self.books.misses_habits());
+            assert!(!self.books.misses());
         }
     }
 
@@ -210,11 +245,13 @@ impl World {
                 }
             }
             Step::Post { at, length, value } => {
-                self.books.hand_over(&mut self.machine).unwrap();
+                self.books.hand_over(Uses::Device, &mut self.machine).unwrap();
                 assert_eq!(self.books.held(), 0);
-                assert!(self.machine.pages.iter().all(|page| *page == Page::Missing));
-                assert!(self.machine.device == self.truth, "the device has what the host wrote");
-                self.posted.push((at, length, value));
+                self.must_have_handed_over(Uses::Device);
+                let is_devices =
+                    |i: &usize| i % 2 == 1 && self.attached[self.area(*i)] == Attached::Device;
+                let written = (at..(at + length).min(BYTES)).filter(is_devices).collect();
+                self.posted.push((written, value));
                 self.flight = Flight::Busy;
             }
             Step::Run => self.run_oldest(),
@@ -226,6 +263,30 @@ impl World {
                 self.settle();
             }
             Step::Settle => self.settle(),
+            Step::Attach { area, to } => {
+                // What kernels in flight use is not the host's yet.
+                if to == Attached::Device || self.flight == Flight::Idle {
+                    self.attached[area] = to;
+                    self.books.attach(areas(self.machine.page_bytes)[area].start, to);
+                }
+            }
+            Step::Want { at, length } => {
+                let range = at..(at + length).min(BYTES);
+                self.books.want(BASE + range.start as u64..BASE + range.end as u64);
+                if self.flight == Flight::Idle {
+                    self.books.recall(&mut self.machine);
+                    range.for_each(|i| {
+                        let page = self.machine.pages[self.machine.page(i)];
+                        assert_ne!(page, Page::Missing, "byte {i} was prefetched");
+                    });
+                }
+            }
+            Step::Copy => {
+                self.books.hand_over(Uses::All, &mut self.machine).unwrap();
+                assert_eq!((self.books.held(), self.books.kept()), (0, 0));
+                self.must_have_handed_over(Uses::All);
+                self.flight = Flight::Busy;
+            }
         }
     }
 }
@@ -237,7 +298,14 @@ fn world(page_bytes: u64) -> World {
     areas.into_iter().for_each(|area| books.add(area));
     let truth = vec![0; length as usize];
     let machine = Machine::new(page_bytes, length, 0);
-    World { machine, books, truth, posted: Vec::new(), flight: Flight::Idle }
+    World {
+        machine,
+        books,
+        truth,
+        posted: Vec::new(),
+        flight: Flight::Idle,
+        attached: [Attached::Device; 2],
+    }
 }
 
 proptest! {
@@ -263,7 +331,7 @@ fn touches_that_follow_each_other_are_fetched_in_growing_pieces() {
     let mut books = Books { pages: Pages::of(page_bytes), ..Books::default() };
     books.add(start..start + length);
     let mut machine = Machine::new(page_bytes, length, 7);
-    books.hand_over(&mut machine).unwrap();
+    books.hand_over(Uses::Device, &mut machine).unwrap();
     let mut fetched = Vec::new();
     while let Some(page) = machine.pages.iter().position(|page| *page == Page::Missing) {
         let address = start + page as u64 * page_bytes;
@@ -272,7 +340,7 @@ fn touches_that_follow_each_other_are_fetched_in_growing_pieces() {
         fetched.push(there as u64 * page_bytes / BLOCK_BYTES);
     }
     assert_eq!(fetched, [1, 3, 7, 15, 31, 63, 64]);
-    assert!(!books.misses_habits(), "who goes through memory does not come back");
+    assert!(!books.misses(), "who goes through memory does not come back");
 }
 
 #[test]
@@ -304,7 +372,7 @@ fn many_touches_are_no_habit() {
     let mut books = Books { pages: Pages::of(4096), ..Books::default() };
     books.add(start..start + length);
     let mut machine = Machine::new(4096, length, 7);
-    books.hand_over(&mut machine).unwrap();
+    books.hand_over(Uses::Device, &mut machine).unwrap();
     for block in (0..64_u16).step_by(2).rev().map(u64::from) {
         books.touch(start + block * BLOCK_BYTES, Fault::Read, Flight::Idle, &mut machine);
         assert!(books.habits.len() <= MOST_HABITS);

@@ -9,16 +9,16 @@
 //! One thread for each session serves faults. It must not touch managed memory, and nobody in this
 //! library may while it holds a lock that the thread needs: the books' and the session's.
 
-mod advice;
 mod blocks;
 mod carry;
 mod faults;
 
-pub(crate) use advice::{Advice, Advices, Place};
+pub(crate) use blocks::Attached;
+pub(super) use blocks::Uses;
 
 use crate::client;
 use crate::context::backend::Backend;
-use crate::memory::allocator::Range;
+use crate::memory::allocator::Range as Granted;
 use crate::memory::host_heap::Region;
 use crate::session::{Result, Session};
 use blocks::{Books, Fault, Flight};
@@ -30,6 +30,7 @@ use link::shm::Reservation;
 use link::wire::attach::{ClientReply, ClientRequest};
 use link::wire::command::REGION_PINNED;
 use rustix::fd::{OwnedFd, RawFd};
+use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering, fence};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -41,6 +42,8 @@ pub(crate) struct Managed {
     books: Mutex<Books>,
     /// [`Books::held`], and more while a fault is served. Spares the lock.
     held: AtomicUsize,
+    /// [`Books::kept`]. The same.
+    kept: AtomicUsize,
     /// What waiting for work changes: [`Books::unsettled`], and more while a fault is served.
     unsettled: AtomicUsize,
 }
@@ -66,18 +69,23 @@ impl Managed {
     fn note(&self, books: &Books) {
         // SeqCst: see `flight`.
         self.held.store(books.held(), Ordering::SeqCst);
+        self.kept.store(books.kept(), Ordering::SeqCst);
         self.unsettled.store(books.unsettled(), Ordering::SeqCst);
     }
 
     /// Work is about to be posted, as is counted: the device gets what the host has.
-    pub(crate) fn announce(&self, session: &Session) -> Result {
+    pub(crate) fn announce(&self, session: &Session, uses: Uses) -> Result {
         // SeqCst: see `flight`.
-        if self.held.load(Ordering::SeqCst) == 0 {
+        let is_handed_over = match uses {
+            Uses::Device => self.held.load(Ordering::SeqCst) == 0,
+            Uses::All => self.held.load(Ordering::SeqCst) + self.kept.load(Ordering::SeqCst) == 0,
+        };
+        if is_handed_over {
             return Ok(());
         }
         let Some(mut carriage) = self.carriage(session) else { return Ok(()) };
         let mut books = self.lock();
-        let handed_over = books.hand_over(&mut carriage);
+        let handed_over = books.hand_over(uses, &mut carriage);
         self.note(&books);
         handed_over
     }
@@ -92,8 +100,7 @@ impl Managed {
         let Some(mut carriage) = self.carriage(session) else { return Ok(()) };
         let mut books = self.lock();
         let settled = books.settle(&mut carriage);
-        if settled.is_ok() && books.misses_habits() && self.flight(&books, session) == Flight::Idle
-        {
+        if settled.is_ok() && books.misses() && self.flight(&books, session) == Flight::Idle {
             books.recall(&mut carriage);
         }
         self.note(&books);
@@ -117,6 +124,24 @@ impl Managed {
         let mut books = self.lock();
         let flight = self.flight(&books, session);
         books.touch(address, fault, flight, &mut carriage);
+        self.note(&books);
+    }
+
+    /// A program says who uses an allocation from now on.
+    pub(crate) fn attach(&self, address: u64, attached: Attached) {
+        let mut books = self.lock();
+        books.attach(address, attached);
+        self.note(&books);
+    }
+
+    /// A range is to come to the host: now, or once all work that is posted was waited for.
+    pub(crate) fn want(&self, session: &Session, range: Range<u64>) {
+        let Some(mut carriage) = self.carriage(session) else { return };
+        let mut books = self.lock();
+        books.want(range);
+        if self.flight(&books, session) == Flight::Idle {
+            books.recall(&mut carriage);
+        }
         self.note(&books);
     }
 
@@ -174,7 +199,7 @@ pub(crate) fn allocate(backend: &'static Backend, id: u32, size_bytes: u64) -> R
     let managed = &session.two_sided().managed;
     if let Err(error) = open(window, &service.faults, address, size_bytes) {
         crate::warn!("managed memory stays in the host's memory: {error}");
-        backend.managed_heap.free(session, id, Range { address, size_bytes }, || 0)?;
+        backend.managed_heap.free(session, id, Granted { address, size_bytes }, || 0)?;
         return Ok(None);
     }
     let mut books = managed.lock();
@@ -225,5 +250,5 @@ pub(crate) fn free(backend: &Backend, id: u32, address: u64) -> Result {
         crate::error!("the mirror of managed memory at {address:#x} stays: {error}");
         return Ok(());
     }
-    backend.managed_heap.free(&backend.session, id, Range { address, size_bytes }, || 0)
+    backend.managed_heap.free(&backend.session, id, Granted { address, size_bytes }, || 0)
 }

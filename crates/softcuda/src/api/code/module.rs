@@ -6,7 +6,7 @@ use std::ffi::{c_char, c_void};
 use cuda_abi::types::{CUdeviceptr, CUfunction, CUjit_option, CUmodule, CUresult};
 
 use super::module_image::{Module, PtxTexts, Refusal};
-use crate::api::driver::{current, current_even_failed, driver};
+use crate::api::driver::{current, driver};
 use crate::api::{Answer, out};
 
 api! {
@@ -46,7 +46,7 @@ api! {
     }
 
     fn cuModuleUnload(hmod: CUmodule) {
-        let (driver, _) = current_even_failed()?;
+        let driver = driver()?;
         driver.graphs.captures.refuse_unsafe_call()?;
         let module = driver.modules.remove(hmod.0)?;
         let _ = driver.engine.synchronize_context(module.context_id);

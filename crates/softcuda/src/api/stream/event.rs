@@ -7,7 +7,7 @@ use cuda_abi::types::{CUevent, CUresult, CUstream};
 
 use super::shared_event::SharedEvent;
 use super::submit::submit;
-use crate::api::driver::{Driver, current, current_even_failed, current_or, driver};
+use crate::api::driver::{Driver, current, current_or, driver};
 use crate::api::graph::{EventWork, NodeKind};
 use crate::api::objects::{Context, Event, INTERPROCESS, NO_TIMING, Recorded};
 use crate::api::stream::find;
@@ -38,7 +38,7 @@ api! {
     }
 
     fn cuEventDestroy_v2(hEvent: CUevent) {
-        let (driver, _) = current_even_failed()?;
+        let driver = driver()?;
         driver.events.remove(hEvent.0).map(|_| ())
     }
 
