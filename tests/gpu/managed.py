@@ -6,7 +6,8 @@ Build first (`cargo xtask build`), then, on a machine with a GPU and its driver:
     python3 tests/gpu/managed.py [--dist DIRECTORY]
 
 `add`: a kernel on two arrays of 1 GiB that the host has written, from the second pass on. `there`, `back`: the host writes 1 GiB, a kernel adds to it, the host reads it. `stencil`: two arrays that are swapped for 100 steps; the host reads a
-word each step. `pages`: the host reads and writes single pages while kernels run on another array. `beyond`: arrays of twice what the program may have, by a limit of OpenMPS (natively and under NVIDIA's MPS the same arrays without
+word each step. `pages`: the host reads and writes single pages while kernels run on another array; `attached`: of an array that is attached to the host. `prefetched`: an array comes to
+the host by a prefetch, and is read. `beyond`: arrays of twice what the program may have, by a limit of OpenMPS (natively and under NVIDIA's MPS the same arrays without
 a limit). Every word is looked at. Each is measured --repeat times, peers in turns, and the table has medians. As root, or with OPENMPS_MANAGED_FAULTS=on in the daemon's environment; otherwise OpenMPS leaves managed memory with the host.
 `--softcuda` is for trying the script: small arrays, and rates that mean nothing. Needs Python 3 alone. Exits with 1 when a word was wrong, or OpenMPS was slower than it must be.
 """
@@ -30,13 +31,16 @@ MEASURED = {
     "there-and-back": (["there-and-back", "1024"], ["there-and-back", "1"]),
     "stencil": (["stencil", "64", "100"], ["stencil", "1", "5"]),
     "pages": (["pages", "256", "2000"], ["pages", "1", "100"]),
+    "attached": (["attached", "256", "2000"], ["attached", "1", "100"]),
+    "prefetched": (["prefetched", "1024"], ["prefetched", "1"]),
     "beyond": (["beyond", "256", "16"], ["beyond", "4", "10"]),
 }
 # Half of what `beyond` wants, as the argument of `openmps run --memory`.
 HALF = {"beyond": ("2G", "20M")}
 # What OpenMPS must have of the native rate; nothing: it must be right.
 ROWS = [("add", "then", "GB/s", 0.95), ("add", "first", "GB/s", None), ("there-and-back", "there", "GB/s", 0.8),
-        ("there-and-back", "back", "GB/s", 0.8), ("stencil", "steps", "steps/s", 0.9), ("pages", "touches", "touches/s", None), ("beyond", "seconds", "s", None)]
+        ("there-and-back", "back", "GB/s", 0.8), ("stencil", "steps", "steps/s", 0.9), ("pages", "touches", "touches/s", None),
+        ("attached", "touches", "touches/s", None), ("prefetched", "prefetched", "GB/s", 0.8), ("beyond", "seconds", "s", None)]
 
 
 def measure(peer, options, name):

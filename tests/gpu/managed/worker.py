@@ -6,6 +6,8 @@
 | `there-and-back MIB` | the host writes an array first, a kernel adds to it, the host reads it | bytes per second each way |
 | `stencil MIB STEPS` | a kernel from one array to the other, which are swapped; the host reads a word each step | steps per second |
 | `pages MIB COUNT` | the host reads and writes single pages of one array while kernels run on another | touches per second |
+| `attached MIB COUNT` | the same, of an array that is attached to the host | touches per second |
+| `prefetched MIB` | a kernel adds to an array, which is prefetched to the host, and read there | GB/s of all that |
 | `beyond MIB COUNT` | COUNT arrays, all written by a kernel and looked at, twice | seconds |
 """
 
@@ -44,6 +46,8 @@ PTX = b"""
 BLOCK = 256
 PAGE = 4096
 PIECE = 64 << 20
+# CU_DEVICE_CPU, CU_MEM_ATTACH_HOST.
+HOST, ATTACH_HOST = -1, 2
 
 
 class Worker:
@@ -134,11 +138,29 @@ class Worker:
         self.must_be(other, size, values[1])
         return {"steps": rate}
 
-    def pages(self, mib, count):
+    def attached(self, mib, count):
+        return self.pages(mib, count, is_attached=True)
+
+    def prefetched(self, mib):
+        size = mib << 20
+        array = self.managed(mib)
+        ctypes.memset(array, 0, size)
+        self.add(array, array, size, 7)
+        self.wait()
+        began = time.perf_counter()
+        self.call("cuMemPrefetchAsync", ctypes.c_uint64(array), ctypes.c_size_t(size), HOST, self.stream)
+        self.wait()
+        self.must_be(array, size, 7)
+        return {"prefetched": size / 1e9 / (time.perf_counter() - began)}
+
+    def pages(self, mib, count, is_attached=False):
         size = mib << 20
         busy, array = self.managed(mib), self.managed(mib)
         ctypes.memset(busy, 0, size)
         ctypes.memset(array, 0, size)
+        if is_attached:
+            self.call("cuStreamAttachMemAsync", None, ctypes.c_uint64(array), ctypes.c_size_t(0), ATTACH_HOST)
+            self.wait()
         choose, known, kernels = random.Random(1), {}, 0
         self.add(busy, busy, size)
         began = time.perf_counter()
@@ -178,7 +200,8 @@ class Worker:
 def main():
     name, *numbers = sys.argv[1:]
     worker = Worker()
-    work = {"add": worker.adding, "there-and-back": worker.there_and_back, "stencil": worker.stencil, "pages": worker.pages, "beyond": worker.beyond}[name]
+    work = {"add": worker.adding, "there-and-back": worker.there_and_back, "stencil": worker.stencil, "pages": worker.pages, "attached": worker.attached,
+            "prefetched": worker.prefetched, "beyond": worker.beyond}[name]
     print(json.dumps(work(*map(int, numbers))), flush=True)
 
 
