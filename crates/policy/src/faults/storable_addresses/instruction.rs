@@ -1,8 +1,10 @@
 //! As much of machine code as says what an instruction reads of banks of constants.
 //!
-//! Nobody publishes the format. This was observed on the output of nvcc 13.0 and 12.8, and compared
-//! with what NVIDIA's disassembler says of some 900,000 instructions with changed bits, for the
-//! architectures in [`Architecture::of`]. What an instruction does beyond that is not known here.
+//! Nobody publishes the format. This was observed on the output of CUDA 11.8, 12.9 and 13.0, and
+//! compared with what NVIDIA's disassembler says of some 600,000 instructions with changed bits, of
+//! compute capability 7.5 to 12.0. What an instruction does beyond that is not known here.
+
+use std::collections::BTreeSet;
 
 /// What differs between architectures whose instructions have 16 bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -17,9 +19,9 @@ impl Architecture {
     /// The one of this number; `None` if it was not observed.
     pub(super) fn of(number: u32) -> Option<Self> {
         let (constants_at, parameters_at) = match number {
-            75 | 80 | 86 | 87 | 89 => (0x50, 0x160),
+            75 | 80 | 86..=89 => (0x50, 0x160),
             90 => (0xd0, 0x210),
-            100 | 103 | 120 | 121 => (0x120, 0x380),
+            100 | 103 | 110 | 120 | 121 => (0x120, 0x380),
             _ => return None,
         };
         Some(Self { constants_at, parameters_at })
@@ -68,6 +70,8 @@ mod operation {
     pub(super) const PROGRAM_COUNTER: u64 = 0x14e;
     /// All that goes elsewhere, waits for threads or ends.
     pub(super) const CONTROL: std::ops::Range<u64> = 0x140..0x160;
+    /// Generic, global, shared.
+    pub(super) const PLAIN_STORES: [u64; 3] = [0x185, 0x186, 0x188];
     /// To memory that others see: stores, atomic operations.
     pub(super) const STORES: [u64; 13] =
         [0x185, 0x186, 0x188, 0x189, 0x18a, 0x18b, 0x18c, 0x18d, 0x18e, 0x1a6, 0x1a8, 0x1a9, 0x1aa];
@@ -159,6 +163,11 @@ impl Instruction {
         self.bits(16, 8) as u8
     }
 
+    /// Registers that it may read, or the first of several.
+    pub(super) fn operands(self) -> [u8; 3] {
+        [self.bits(24, 8) as u8, self.bits(32, 8) as u8, self.high as u8]
+    }
+
     /// Whether a pair of registers may be another one afterwards.
     pub(super) fn may_change(self, pair: u8) -> bool {
         let operation = self.operation();
@@ -187,8 +196,15 @@ impl Instruction {
         operation::CONTROL.contains(&operation) && operation != operation::PROGRAM_COUNTER
     }
 
-    /// Whether it writes to memory that others see.
-    pub(super) fn stores(self) -> bool {
+    /// Whether it may write one of these registers to memory that others see.
+    pub(super) fn may_store(self, registers: &BTreeSet<u8>) -> bool {
+        const MOST_REGISTERS: u8 = 4;
+        let [_, value, other] = self.operands();
+        // A plain store has a description of memory there.
+        let is_plain = operation::PLAIN_STORES.contains(&self.operation());
+        let values = if is_plain { [value; 2] } else { [value, other] };
+        let range = |first: u8| first..first.saturating_add(MOST_REGISTERS);
         operation::STORES.contains(&self.operation())
+            && values.iter().any(|&first| registers.range(range(first)).next().is_some())
     }
 }

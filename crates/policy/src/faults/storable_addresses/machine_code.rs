@@ -106,18 +106,28 @@ impl Tables<'_> {
     }
 }
 
-/// The call that follows in any case on an instruction, with nothing stored before; and which
-/// registers have the address that it calls.
+/// The call that follows in any case on an instruction, whose result is not stored before; and
+/// which registers have the address that it calls.
 fn next_call(code: &[Instruction], at: usize) -> Option<(usize, u8)> {
+    // What may come of the result: whatever is made of it, too.
+    let mut tainted = results(code[at]);
     for (ahead, instruction) in code.iter().enumerate().skip(at + 1).take(MOST_INSTRUCTIONS) {
         if let Some(called) = instruction.called() {
             return Some((ahead, called));
         }
-        if instruction.is_control() || instruction.stores() {
+        if instruction.is_control() || instruction.may_store(&tainted) {
             return None;
+        }
+        if instruction.operands().iter().any(|operand| tainted.contains(operand)) {
+            tainted.append(&mut results(*instruction));
         }
     }
     None
+}
+
+/// A pair of registers, or two: uniform registers have the same numbers here.
+fn results(instruction: Instruction) -> BTreeSet<u8> {
+    (instruction.result()..instruction.result().saturating_add(4)).collect()
 }
 
 /// Whether what an instruction reads of the table is called in any case: so it was a function.

@@ -236,6 +236,12 @@ fn texts_are_printed_or_stored() {
     assert_eq!(image(&[LOAD_FIRST, LOAD_INDEXED, CALL, EXIT]), StorableAddresses::Nothing);
     assert_eq!(image(&[LOAD_FIRST, STORE, EXIT]), of(&["$str"]));
     assert_eq!(image(&[LOAD_INDEXED, LOAD_FIRST, STORE, CALL, EXIT]), of(&["$str"]));
+    // Something else is stored in between, and then what was made of the address.
+    let store = |register: u64| [STORE[0] & !(0xff << 32) | register << 32, STORE[1]];
+    let made = [0x0000_0004_0010_7202, 0x000f_e200_0000_0f00];
+    let other = [LOAD_INDEXED, LOAD_FIRST, made, store(0x20), CALL, EXIT];
+    assert_eq!(image(&other), StorableAddresses::Nothing);
+    assert_eq!(image(&[LOAD_INDEXED, LOAD_FIRST, made, store(0x10), CALL, EXIT]), of(&["$str"]));
     assert_eq!(image(&[LOAD_INDEXED, LOAD_FIRST, EXIT, CALL]), of(&["$str"]));
     // What is called comes from elsewhere.
     assert_eq!(image(&[LOAD_PARAMETER, LOAD_FIRST, CALL, EXIT]), of(&["$str"]));
