@@ -1,9 +1,9 @@
 /* A client that has something of everything that goes along when its session goes on in another context: memory, pinned memory, code, streams, events with
- * times, a graph, memory of a pool. In each round it works with all of it, loads code that nobody has loaded before, and checks what came out.
+ * times, a graph, memory of a pool, a variable that kernels count in. In each round it works with all of it, loads code that nobody has loaded before, and checks what came out.
  *
  *   wanderer ROUNDS             so many rounds
  *   wanderer until PATH         rounds until a file of that name is there; prints how many
- *   wanderer counting PATH      the same, and a variable of its code counts the rounds: such a session stays where it is
+ *   wanderer keeping PATH       the same, and a kernel has stored the variable's address in memory: such a session stays where it is
  *
  * Without arguments it does five rounds. */
 #include "check.h"
@@ -40,7 +40,7 @@ static const char kept[] =
     "    ret;\n"
     "}\n";
 
-/* tick: counts in a variable, and says how far it is. */
+/* tick: counts in a variable, and says how far it is. keep: stores where the variable is; follow: counts there. */
 static const char counting[] =
     ".version 6.0\n.target sm_50\n.address_size 64\n"
     ".global .align 8 .u64 ticks;\n"
@@ -52,6 +52,29 @@ static const char counting[] =
     "    ld.global.u64 %rd1, [ticks];\n"
     "    add.u64 %rd1, %rd1, 1;\n"
     "    st.global.u64 [ticks], %rd1;\n"
+    "    st.global.u64 [%rd0], %rd1;\n"
+    "    ret;\n"
+    "}\n";
+static const char keeping[] =
+    ".version 6.0\n.target sm_50\n.address_size 64\n"
+    ".global .align 8 .u64 ticks;\n"
+    ".visible .entry keep(.param .u64 said)\n"
+    "{\n"
+    "    .reg .b64 %rd<3>;\n"
+    "    ld.param.u64 %rd0, [said];\n"
+    "    mov.u64 %rd1, ticks;\n"
+    "    cvta.global.u64 %rd2, %rd1;\n"
+    "    st.global.u64 [%rd0+16], %rd2;\n"
+    "    ret;\n"
+    "}\n"
+    ".visible .entry follow(.param .u64 said)\n"
+    "{\n"
+    "    .reg .b64 %rd<3>;\n"
+    "    ld.param.u64 %rd0, [said];\n"
+    "    ld.global.u64 %rd2, [%rd0+16];\n"
+    "    ld.u64 %rd1, [%rd2];\n"
+    "    add.u64 %rd1, %rd1, 1;\n"
+    "    st.u64 [%rd2], %rd1;\n"
     "    st.global.u64 [%rd0], %rd1;\n"
     "    ret;\n"
     "}\n";
@@ -70,6 +93,7 @@ static const char fresh[] =
     "}\n";
 
 static CUstream stream, other;
+/* `tick` is `follow` where a kernel has stored the address. */
 static CUfunction step, tick;
 static CUdeviceptr values, said;
 static unsigned *pinned, expected[COUNT];
@@ -89,7 +113,7 @@ static void expect_steps(int steps) {
         for (unsigned at = 0; at < COUNT; at++) expected[at] = expected[at] * 3 + at;
 }
 
-static void prepare(int counts) {
+static void prepare(int keeps) {
     CUdevice device;
     CUcontext context;
     CUmodule module;
@@ -101,20 +125,24 @@ static void prepare(int counts) {
     CALL(cuCtxSetCurrent, context);
     CALL(cuModuleLoadData, &module, kept);
     CALL(cuModuleGetFunction, &step, module, "step");
-    if (counts) {
-        CALL(cuModuleLoadData, &module, counting);
-        CALL(cuModuleGetFunction, &tick, module, "tick");
-    }
+    CALL(cuModuleLoadData, &module, keeps ? keeping : counting);
+    CALL(cuModuleGetFunction, &tick, module, keeps ? "follow" : "tick");
     CALL(cuStreamCreate, &stream, CU_STREAM_NON_BLOCKING);
     CALL(cuStreamCreate, &other, CU_STREAM_NON_BLOCKING);
     CALL(cuMemAlloc, &values, BYTES);
-    CALL(cuMemAlloc, &said, 16);
+    CALL(cuMemAlloc, &said, 24);
     CALL(cuMemHostAlloc, (void **)&pinned, BYTES, 0);
     for (unsigned at = 0; at < COUNT; at++) expected[at] = pinned[at] = at * 2654435761u;
     CALL(cuMemcpyHtoDAsync, values, pinned, BYTES, stream);
     void *parameters[] = {&values};
     CUDA_KERNEL_NODE_PARAMS launch = {
         .func = step, .gridDimX = COUNT / BLOCK, .gridDimY = 1, .gridDimZ = 1, .blockDimX = BLOCK, .blockDimY = 1, .blockDimZ = 1, .kernelParams = parameters};
+    if (keeps) {
+        CUfunction keep;
+        void *of_said[] = {&said};
+        CALL(cuModuleGetFunction, &keep, module, "keep");
+        CALL(cuLaunchKernel, keep, 1, 1, 1, 1, 1, 1, 0, other, of_said, NULL);
+    }
     CALL(cuGraphCreate, &template, 0);
     CALL(cuGraphAddKernelNode, &node, template, NULL, 0, &launch);
     CALL(cuGraphInstantiateWithFlags, &graph, template, 0);
@@ -144,7 +172,7 @@ static void run_round(int number) {
     int steps = 1 + number % 40;
     for (int i = 0; i < steps; i++) CALL(cuLaunchKernel, step, COUNT / BLOCK, 1, 1, BLOCK, 1, 1, 0, stream, of_values, NULL);
     CALL(cuGraphLaunch, graph, stream);
-    if (tick) CALL(cuLaunchKernel, tick, 1, 1, 1, 1, 1, 1, 0, other, of_said, NULL);
+    CALL(cuLaunchKernel, tick, 1, 1, 1, 1, 1, 1, 0, other, of_said, NULL);
     CALL(cuMemAllocAsync, &pooled, BYTES, stream);
     CALL(cuMemcpyDtoDAsync, pooled, values, BYTES, stream);
     CALL(cuMemcpyDtoHAsync, pinned, pooled, BYTES, stream);
@@ -169,14 +197,14 @@ static void run_round(int number) {
     CALL(cuMemcpyDtoH, words, said, sizeof words);
     CALL(cuModuleUnload, module);
     ticks++;
-    REQUIRE(words[1] == own && (!tick || words[0] == ticks));
+    REQUIRE(words[1] == own && words[0] == ticks);
 }
 
 int main(int count, char **arguments) {
-    int counts = count == 3 && strcmp(arguments[1], "counting") == 0;
-    int until = counts || (count == 3 && strcmp(arguments[1], "until") == 0);
+    int keeps = count == 3 && strcmp(arguments[1], "keeping") == 0;
+    int until = keeps || (count == 3 && strcmp(arguments[1], "until") == 0);
     int rounds = count == 2 ? atoi(arguments[1]) : until ? 1 << 30 : 5;
-    prepare(counts);
+    prepare(keeps);
     int done = 0;
     while (done < rounds && !(until && access(arguments[2], F_OK) == 0)) {
         run_round(done++);

@@ -172,18 +172,19 @@ fn who_cannot_go_waits_and_says_why() -> Result<()> {
     let end = sandbox.directory().join("end");
     let program = sandbox.installation.program("driver-api", "wanderer");
     let mut command = sandbox.command(&program, Runtime::OpenMps);
-    let counting = Running::start(command.arg("counting").arg(&end))?;
+    let keeping = Running::start(command.arg("keeping").arg(&end))?;
     wait::until("it counts", PATIENCE, || {
-        kernels(&daemon, counting.pid()).is_ok_and(|kernels| kernels > 2)
+        kernels(&daemon, keeping.pid()).is_ok_and(|kernels| kernels > 2)
     })?;
     hold(&daemon, &mut hog)?;
     wait::until("it is said why it stays", PATIENCE, || {
-        session(&daemon, counting.pid())
+        session(&daemon, keeping.pid())
             .is_ok_and(|it| it.stays_for.as_deref() == Some("variables of its code"))
     })?;
+    sandbox.wait_for_log("kernels could have stored the address of ticks")?;
     hog.must("that is enough")?;
     std::fs::write(&end, "")?;
-    let finished = counting.finish(PATIENCE)?;
+    let finished = keeping.finish(PATIENCE)?;
     ensure!(finished.success()?.contains("wanderer: ok"));
     Ok(())
 }

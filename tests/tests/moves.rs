@@ -180,14 +180,15 @@ fn who_cannot_go_is_told_why_and_works_on() -> Result<()> {
     let end = sandbox.directory().join("end");
     let program = sandbox.installation.program("driver-api", "wanderer");
     let mut command = sandbox.command(&program, Runtime::OpenMps);
-    let counting = Running::start(command.envs(TWO).arg("counting").arg(&end))?;
+    let keeping = Running::start(command.envs(TWO).arg("keeping").arg(&end))?;
     wait::until("it counts", PATIENCE, || {
-        session(&daemon, counting.pid()).is_ok_and(|session| session.kernels > 2)
+        session(&daemon, keeping.pid()).is_ok_and(|session| session.kernels > 2)
     })?;
-    let why = refusal_of_move(&daemon, counting.pid(), "1")?;
+    let why = refusal_of_move(&daemon, keeping.pid(), "1")?;
     ensure!(why.contains("it has variables of its code"), "{why}");
+    ensure!(why.contains("the address of ticks"), "{why}");
     std::fs::write(&end, "")?;
-    ensure!(counting.finish(PATIENCE)?.success()?.contains("wanderer: ok"));
+    ensure!(keeping.finish(PATIENCE)?.success()?.contains("wanderer: ok"));
 
     let mut busy = opened(&daemon, 0)?;
     busy.must("hold")?;

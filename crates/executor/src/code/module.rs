@@ -2,6 +2,7 @@
 
 mod commands;
 mod functions;
+mod keeping;
 mod loading;
 
 use super::images::StoredImage;
@@ -10,6 +11,7 @@ use super::variables::{Values, Variables};
 use crate::session::failure::{Failure, below};
 use cuda_abi::types::*;
 use link::wire::command::{MAX_FUNCTIONS, MAX_MODULES};
+use policy::faults::storable_addresses::StorableAddresses;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -24,7 +26,13 @@ struct Module {
     charged_bytes: u64,
     /// Ranges of its globals that the client has asked for.
     globals: Vec<(u64, u64)>,
+    /// The first of them, for the log.
+    asked_for: Option<String>,
     values: Values,
+    /// What its kernels could store in memory.
+    storable: StorableAddresses,
+    /// Kernels of it were launched, or may have been.
+    has_run: bool,
     /// For the next to load the same; `None` if that must not get this one.
     origin: Option<Origin>,
     /// What it was loaded from: others that load the same have the same file.
@@ -32,11 +40,13 @@ struct Module {
 }
 
 /// What is known of code by its image.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 struct Traits {
     prints: bool,
     uses_heap: bool,
     charged_bytes: u64,
+    storable: StorableAddresses,
+    has_run: bool,
 }
 
 impl Module {
@@ -45,11 +55,25 @@ impl Module {
         origin: Option<Origin>,
         image: Arc<StoredImage>,
         variables: Variables,
-        Traits { prints, charged_bytes, .. }: Traits,
+        Traits { prints, charged_bytes, storable, has_run, .. }: Traits,
     ) -> Self {
-        let (library, values) = (Arc::new(library), Values::new(variables));
-        let globals = Vec::new();
-        Self { library, prints, charged_bytes, globals, values, origin, image }
+        Self {
+            library: Arc::new(library),
+            prints,
+            charged_bytes,
+            globals: Vec::new(),
+            asked_for: None,
+            values: Values::new(variables),
+            storable,
+            has_run,
+            origin,
+            image,
+        }
+    }
+
+    /// Whether something is to be done about variables when its kernels run.
+    fn has_state(&self) -> bool {
+        self.values.are_any() || self.storable.are_any()
     }
 }
 
@@ -77,7 +101,7 @@ pub(crate) struct Modules {
     functions: Vec<Option<Function>>,
     /// How many of them there are.
     live_functions: usize,
-    /// How many have variables.
+    /// How many have variables, or addresses that kernels could store.
     with_variables: usize,
     /// Some code could allocate memory of the device's heap, whether it is still there or not.
     pub(crate) may_use_heap: bool,
@@ -86,7 +110,7 @@ pub(crate) struct Modules {
 }
 
 impl Modules {
-    /// Whether some code has variables.
+    /// Whether some code has variables, or addresses that kernels could store.
     pub(crate) fn have_variables(&self) -> bool {
         self.with_variables > 0
     }
@@ -94,12 +118,6 @@ impl Modules {
     /// A module's variables.
     pub(crate) fn values(&mut self, number: u32) -> Option<&mut Values> {
         Some(&mut self.modules.get_mut(&number)?.values)
-    }
-
-    /// Whether the client has addresses of variables, or kernels may have stored some: where they
-    /// are is the context's to say.
-    pub(crate) fn have_used_variables(&self) -> bool {
-        self.modules.values().any(|it| !it.globals.is_empty() || it.values.were_used())
     }
 
     /// Modules whose variables may have changed.

@@ -40,11 +40,6 @@ impl Values {
         Self { variables, changed: false, saved: Vec::new() }
     }
 
-    /// Whether kernels have run that could see them.
-    pub(crate) fn were_used(&self) -> bool {
-        self.are_any() && (self.changed || !self.saved.is_empty())
-    }
-
     pub(crate) fn are_any(&self) -> bool {
         !matches!(self.variables, Variables::None)
     }

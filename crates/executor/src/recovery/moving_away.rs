@@ -24,6 +24,8 @@ const COPY_BYTES: u64 = 256 << 20;
 pub(crate) enum StayReason {
     #[error("it has {0}")]
     Hindrance(Hindrance),
+    #[error("it has {what}: {why}", what = Hindrance::Variables)]
+    Variables { why: String },
     #[error("it has asked which SMs there are, of which the other device may have others")]
     Multiprocessors,
     #[error("the other device has no memory for it")]
@@ -35,6 +37,14 @@ pub(crate) enum StayReason {
 }
 
 impl State {
+    /// The reason that is this hindrance.
+    pub(crate) fn reason_to_stay(&self, hindrance: Hindrance) -> StayReason {
+        match hindrance {
+            Hindrance::Variables => StayReason::Variables { why: self.modules.kept_addresses() },
+            other => StayReason::Hindrance(other),
+        }
+    }
+
     /// Tells the keeper that the session goes on here.
     pub(crate) fn stay(&mut self, reason: &StayReason) {
         self.relocation.away = None;

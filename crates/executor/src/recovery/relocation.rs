@@ -14,6 +14,7 @@ use crate::objects::event::MOST_TIMES;
 use crate::session::failure::Failure;
 use crate::session::state::State;
 use executor_link::counters::Waits;
+use executor_link::log::log_server;
 use executor_link::messages::{Baggage, FromExecutor, Reason, Verdict};
 use policy::faults::hindrance::Hindrance;
 use std::cell::Cell;
@@ -29,6 +30,8 @@ const ASKS_AGAIN: Duration = Duration::from_millis(100);
 /// Between two looks of a thread that has asked the keeper, and of one that could not.
 pub(crate) const LOOK: Duration = Duration::from_millis(1);
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
+/// Modules of a session that the log says are the reason why it stays.
+const MOST_TOLD: usize = 16;
 /// The keeper answers at once, or is gone.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -41,6 +44,8 @@ pub(crate) struct Relocation {
     pub(crate) due: Due,
     /// The log says why the session stays among others.
     pub(crate) has_complained: bool,
+    /// How many modules the log has named that keep the session here.
+    pub(crate) told: Cell<usize>,
     /// When it was asked to go to another device, until it goes or stays.
     pub(crate) away: Option<Instant>,
     /// What it takes along when it leaves.
@@ -53,6 +58,7 @@ impl Default for Relocation {
             is_possible: false,
             due: Due::Nothing,
             has_complained: false,
+            told: Cell::new(0),
             away: None,
             baggage: Baggage::Nothing,
         }
@@ -124,6 +130,9 @@ impl Stuck<'_> {
             false => Some(Hindrance::WorkInFlight),
         };
         state.counters().set_hindrance(hindrance);
+        if hindrance == Some(Hindrance::Variables) {
+            state.tell_kept_addresses();
+        }
         if hindrance.is_none() && asked.is_none() {
             self.asked.set(Some(now));
             state.tell_stuck(Reason::Kernels);
@@ -190,7 +199,7 @@ impl State {
             () if self.repeating.are_any_declared() => Hindrance::DeclaredKernels,
             () if self.moved.is_any() || self.handle.moves.is_any() => Hindrance::SpilledMemory,
             () if self.modules.may_use_heap => Hindrance::DeviceHeap,
-            () if self.modules.have_used_variables() => Hindrance::Variables,
+            () if self.modules.are_addresses_kept() => Hindrance::Variables,
             () if self.events.len() > MOST_TIMES => Hindrance::Events,
             () if self.resharing.is_active() || self.handle.mailbox.has_changes() => {
                 Hindrance::ChangingShare
@@ -198,6 +207,18 @@ impl State {
             () => return None,
         };
         Some(hindrance)
+    }
+
+    /// Says once for each module which of its addresses keep the session here.
+    fn tell_kept_addresses(&self) {
+        let keeping = self.modules.keeping();
+        if keeping > self.relocation.told.get() && keeping <= MOST_TOLD {
+            self.relocation.told.set(keeping);
+            let (label, why) = (&self.handle.label, self.modules.kept_addresses());
+            log_server!(
+                "{label} waits for others' kernels, and stays for variables of its code: {why}"
+            );
+        }
     }
 
     /// Saves what only the driver has.
@@ -208,6 +229,7 @@ impl State {
         // What is saved counts as part of the commands so far, of which the one in hand is none.
         let in_hand = self.records.position;
         self.begin_record(self.standing.committed_bytes());
+        self.save_variables();
         self.save_all_arrays();
         self.begin_record(in_hand);
         match self.hindrance() {

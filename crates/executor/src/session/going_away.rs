@@ -36,7 +36,7 @@ impl Session {
         let is_late = asked.elapsed() >= RESTS_WITHIN;
         match self.state.hindrance() {
             Some(hindrance) if hindrance.is_momentary() && !is_late => return Ok(Going::NotNow),
-            Some(hindrance) => return Ok(self.stay(&StayReason::Hindrance(hindrance))),
+            Some(hindrance) => return Ok(self.stay(&self.state.reason_to_stay(hindrance))),
             None => {}
         }
         if self.state.partitions.have_resources() {
@@ -50,7 +50,7 @@ impl Session {
         }
         let prepared = match self.state.prepare_to_leave() {
             Err(hindrance) if hindrance.is_momentary() && !is_late => return Ok(Going::NotNow),
-            prepared => prepared.map_err(StayReason::Hindrance),
+            prepared => prepared.map_err(|hindrance| self.state.reason_to_stay(hindrance)),
         };
         match prepared.and_then(|()| self.state.copy_away()) {
             Ok(()) => {

@@ -18,7 +18,7 @@ pub fn may_have_variables(image: &[u8]) -> bool {
 }
 
 /// Whether a section consists of variables.
-fn has_variables_in(section: &Section<'_>) -> bool {
+pub(super) fn has_variables_in(section: &Section<'_>) -> bool {
     section.name.starts_with(b".nv.global") || section.name.starts_with(b".nv.constant3")
 }
 
@@ -109,6 +109,16 @@ pub fn variable_names(image: &[u8]) -> Option<Vec<Vec<u8>>> {
     }
 }
 
+/// The names of all variables that a text without comments declares, its own or another image's;
+/// `None` if they cannot be told.
+pub(super) fn declared_variables(text: &[u8]) -> Option<Vec<Vec<u8>>> {
+    let name = |it: Declaration<'_>| match it.space {
+        b".global" | b".const" => name_declared(it.text),
+        _ => None,
+    };
+    Declarations::of(text).map(name).collect()
+}
+
 /// What is external is another image's.
 fn names_in_text(text: &[u8]) -> Option<Vec<Vec<u8>>> {
     let mut names = Vec::new();
@@ -171,26 +181,28 @@ fn names_in_elf(elf: &Elf<'_>) -> Option<Vec<Vec<u8>>> {
 }
 
 /// A name of an ELF file's.
-struct Symbol<'a> {
-    name: &'a [u8],
-    kind: u8,
-    is_managed: bool,
+pub(super) struct Symbol<'a> {
+    pub(super) name: &'a [u8],
+    pub(super) kind: u8,
+    pub(super) is_managed: bool,
     /// Where it lies: a section's number, and the offset there.
-    section: usize,
+    pub(super) section: usize,
     offset: u64,
     size_bytes: u64,
 }
 
 impl Symbol<'_> {
-    const OBJECT: u8 = 1;
+    pub(super) const OBJECT: u8 = 1;
     /// Of a symbol's "other" byte; observed on the output of nvcc 13.0.
     const MANAGED: u8 = 4;
     /// References to textures, to surfaces, samplers.
-    const REFERENCES: std::ops::RangeInclusive<u8> = 10..=12;
+    pub(super) const REFERENCES: std::ops::RangeInclusive<u8> = 10..=12;
 }
 
 /// All names; `None` in place of one that is cut off.
-fn symbols<'a>(sections: &[Section<'a>]) -> Option<impl Iterator<Item = Option<Symbol<'a>>>> {
+pub(super) fn symbols<'a>(
+    sections: &[Section<'a>],
+) -> Option<impl Iterator<Item = Option<Symbol<'a>>>> {
     const SYMBOL_BYTES: usize = 24;
     const SYMBOLS: u32 = 2;
     let table = sections.iter().find(|section| section.kind == SYMBOLS)?;

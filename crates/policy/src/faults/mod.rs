@@ -7,4 +7,5 @@ pub mod hindrance;
 pub mod quiet;
 pub mod recovery;
 pub mod standby_start;
+pub mod storable_addresses;
 pub mod suspects;

@@ -22,8 +22,10 @@ impl State {
             Touch::Known | Touch::All => None,
         };
         let mut is_any = false;
+        let has_run = !matches!(touch, Touch::Known);
         let mut mark = |module: &mut Module| {
             let are_any = module.values.are_any();
+            module.has_run |= has_run;
             module.values.changed |= are_any;
             is_any |= are_any;
         };
@@ -66,6 +68,7 @@ impl State {
             && self.memory.addressable.insert(range.0, range.1)
         {
             module.globals.push(range);
+            module.asked_for.get_or_insert_with(|| name.to_string_lossy().into_owned());
         }
         let reply = GlobalGetReply {
             address: at,

@@ -19,6 +19,7 @@ use link::wire::command::{
     MAX_IMAGE_BYTES, MAX_MODULES, ModuleLoad, ModuleLoadReply, ModuleUnload,
 };
 use policy::faults::code_state::may_have_variables;
+use policy::faults::storable_addresses::StorableAddresses;
 use rustix::fd::{AsFd, OwnedFd};
 use std::ptr;
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
@@ -87,8 +88,14 @@ impl State {
             None => self.shared.images.store(&image, self.memory.holding()),
         };
         let stored = stored.inspect_err(|_| self.memory.discharge(charged_bytes))?;
-        let traits =
-            Traits { prints: can_print(&image), uses_heap: uses_heap(&image), charged_bytes };
+        let traits = Traits {
+            prints: can_print(&image),
+            uses_heap: uses_heap(&image),
+            charged_bytes,
+            storable: StorableAddresses::of(&image),
+            // In the executor before, perhaps.
+            has_run: self.records.replaying,
+        };
         self.modules.may_use_heap |= traits.uses_heap;
         let has_variables = may_have_variables(&image);
         let is_plain = self.guard.is_off()
@@ -191,7 +198,7 @@ impl State {
 
     fn add_module(&mut self, number: u32, module: Module, ahead: Option<CodeOptions>) {
         self.keep_code(module.image.as_fd(), ahead);
-        self.modules.with_variables += usize::from(module.values.are_any());
+        self.modules.with_variables += usize::from(module.has_state());
         self.modules.modules.insert(number, module);
     }
 
@@ -200,7 +207,7 @@ impl State {
         below("module", number, MAX_MODULES)?;
         let module = self.modules.modules.remove(&number).ok_or(CUresult::ERROR_INVALID_HANDLE)?;
         self.memory.discharge(module.charged_bytes);
-        self.modules.with_variables -= usize::from(module.values.are_any());
+        self.modules.with_variables -= usize::from(module.has_state());
         self.forget_module_in_chains(number);
         self.forget_traced_functions();
         self.guard.forget(number);
