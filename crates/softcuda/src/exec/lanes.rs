@@ -7,7 +7,7 @@
 
 use super::code::{Flow, Frame, Ins};
 use super::context::Context;
-use super::simd::{Body, baseline};
+use super::simd::{Body, Compiled};
 
 /// Lanes handled at a time.
 pub(super) const CHUNK: usize = 16;
@@ -74,7 +74,7 @@ impl Vectors for Portable {
     #[inline(always)]
     unsafe fn hand_over<B: Body>(cx: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
         // SAFETY: the caller's contract.
-        unsafe { baseline::<B>(cx, ins, frame, mask) }
+        unsafe { B::baseline(cx, ins, frame, mask) }
     }
 }
 
@@ -88,7 +88,7 @@ mod vectors {
     use std::arch::x86_64::*;
 
     use super::{Body, CHUNK, Context, Flow, Frame, Ins, Vectors};
-    use crate::exec::simd::{avx2, avx512};
+    use crate::exec::simd::Compiled;
 
     /// For handlers compiled for AVX2.
     pub(in crate::exec) struct Avx2;
@@ -212,7 +212,7 @@ mod vectors {
             mask: u32,
         ) -> Flow {
             // SAFETY: the caller's contract.
-            unsafe { avx2::<B>(cx, ins, frame, mask) }
+            unsafe { B::avx2(cx, ins, frame, mask) }
         }
     }
 
@@ -306,7 +306,7 @@ mod vectors {
             mask: u32,
         ) -> Flow {
             // SAFETY: the caller's contract.
-            unsafe { avx512::<B>(cx, ins, frame, mask) }
+            unsafe { B::avx512(cx, ins, frame, mask) }
         }
     }
 }

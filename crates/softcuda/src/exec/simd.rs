@@ -74,62 +74,73 @@ pub(super) trait Body {
     unsafe fn run<V: Vectors>(cx: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow;
 }
 
-/// A call of the handler `B` compiled for the baseline. Never inlined, so that a handler can leave
-/// its rare cases to another one.
-#[inline(never)]
-pub(super) unsafe fn baseline<B: Body>(
-    cx: &mut Context<'_>,
-    ins: &Ins,
-    frame: Frame,
-    mask: u32,
-) -> Flow {
-    // SAFETY: the caller's contract is `Body::run`'s.
-    unsafe { B::run::<Portable>(cx, ins, frame, mask) }
+/// A handler compiled for each instruction set. Never inlined, so that a handler can leave its rare
+/// cases to another one.
+///
+/// These are methods, not functions: the compiler puts a method into the unit of its type's module,
+/// but all instances of a function into that of the function, which one processor would then
+/// compile alone.
+pub(super) trait Compiled: Body {
+    /// For every CPU.
+    ///
+    /// # Safety
+    /// As [`Body::run`].
+    unsafe fn baseline(cx: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow;
+    /// For [`SimdLevel::Avx2`].
+    ///
+    /// # Safety
+    /// As [`Body::run`].
+    #[cfg(all(target_arch = "x86_64", softcuda_all_levels))]
+    unsafe fn avx2(cx: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow;
+    /// For [`SimdLevel::Avx512`].
+    ///
+    /// # Safety
+    /// As [`Body::run`].
+    #[cfg(all(target_arch = "x86_64", softcuda_all_levels))]
+    unsafe fn avx512(cx: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow;
 }
 
-#[cfg(all(target_arch = "x86_64", softcuda_all_levels))]
-#[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,lzcnt,popcnt")]
-#[inline(never)]
-pub(super) unsafe fn avx2<B: Body>(
-    cx: &mut Context<'_>,
-    ins: &Ins,
-    frame: Frame,
-    mask: u32,
-) -> Flow {
-    // SAFETY: the caller's contract is `Body::run`'s.
-    unsafe { B::run::<Avx2>(cx, ins, frame, mask) }
-}
+impl<B: Body> Compiled for B {
+    #[inline(never)]
+    unsafe fn baseline(cx: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
+        // SAFETY: the caller's contract is `Body::run`'s.
+        unsafe { B::run::<Portable>(cx, ins, frame, mask) }
+    }
 
-#[cfg(all(target_arch = "x86_64", softcuda_all_levels))]
-#[target_feature(
-    enable = "avx512f,avx512bw,avx512cd,avx512dq,avx512vl,avx2,fma,f16c,bmi1,bmi2,lzcnt,popcnt"
-)]
-#[inline(never)]
-pub(super) unsafe fn avx512<B: Body>(
-    cx: &mut Context<'_>,
-    ins: &Ins,
-    frame: Frame,
-    mask: u32,
-) -> Flow {
-    // SAFETY: the caller's contract is `Body::run`'s.
-    unsafe { B::run::<Avx512>(cx, ins, frame, mask) }
+    #[cfg(all(target_arch = "x86_64", softcuda_all_levels))]
+    #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,lzcnt,popcnt")]
+    #[inline(never)]
+    unsafe fn avx2(cx: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
+        // SAFETY: the caller's contract is `Body::run`'s.
+        unsafe { B::run::<Avx2>(cx, ins, frame, mask) }
+    }
+
+    #[cfg(all(target_arch = "x86_64", softcuda_all_levels))]
+    #[target_feature(
+        enable = "avx512f,avx512bw,avx512cd,avx512dq,avx512vl,avx2,fma,f16c,bmi1,bmi2,lzcnt,popcnt"
+    )]
+    #[inline(never)]
+    unsafe fn avx512(cx: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
+        // SAFETY: the caller's contract is `Body::run`'s.
+        unsafe { B::run::<Avx512>(cx, ins, frame, mask) }
+    }
 }
 
 /// The handler `B` compiled for `level`, which must be available on this CPU.
 pub(super) fn pick<B: Body>(level: SimdLevel) -> OpFn {
     if !B::VECTOR {
-        return baseline::<B>;
+        return B::baseline;
     }
     match level {
         #[cfg(all(target_arch = "x86_64", softcuda_all_levels))]
-        SimdLevel::Avx512 => avx512::<B>,
+        SimdLevel::Avx512 => B::avx512,
         #[cfg(all(target_arch = "x86_64", softcuda_all_levels))]
-        SimdLevel::Avx2 => avx2::<B>,
-        _ => baseline::<B>,
+        SimdLevel::Avx2 => B::avx2,
+        _ => B::baseline,
     }
 }
 
 /// The handler `B` without vector variants, for what has no loop worth it.
 pub(super) fn plain<B: Body>() -> OpFn {
-    baseline::<B>
+    B::baseline
 }

@@ -47,19 +47,13 @@ impl Comparable for Bf16 {
     }
 }
 
+// The others follow from these by exchanging the sources and negating the result, see
+// `super::forms::predicate`.
 op! {
-    /// `setp.eq`, ordered
+    /// `setp.eq`
     compare Eq<T: Int>(a: T, b) { a == b }
-    /// `setp.ne`
-    compare Ne<T: Int>(a: T, b) { a != b }
     /// `setp.lt`, `setp.lo`
     compare Lt<T: Int>(a: T, b) { a < b }
-    /// `setp.le`, `setp.ls`
-    compare Le<T: Int>(a: T, b) { a <= b }
-    /// `setp.gt`, `setp.hi`
-    compare Gt<T: Int>(a: T, b) { a > b }
-    /// `setp.ge`, `setp.hs`
-    compare Ge<T: Int>(a: T, b) { a >= b }
 
     /// `setp.eq.f*`: false if either is NaN
     compare FEq<T: Comparable, Z: Subnormals>(a: T, b) { a.value::<Z>() == b.value::<Z>() }
@@ -69,38 +63,8 @@ op! {
     compare FLt<T: Comparable, Z: Subnormals>(a: T, b) { a.value::<Z>() < b.value::<Z>() }
     /// `setp.le.f*`: false if either is NaN
     compare FLe<T: Comparable, Z: Subnormals>(a: T, b) { a.value::<Z>() <= b.value::<Z>() }
-    /// `setp.gt.f*`: false if either is NaN
-    compare FGt<T: Comparable, Z: Subnormals>(a: T, b) { a.value::<Z>() > b.value::<Z>() }
-    /// `setp.ge.f*`: false if either is NaN
-    compare FGe<T: Comparable, Z: Subnormals>(a: T, b) { a.value::<Z>() >= b.value::<Z>() }
     /// `setp.num`: neither is NaN
     compare FNum<T: Comparable, Z: Subnormals>(a: T, b) { !a.value::<Z>().is_nan() && !b.value::<Z>().is_nan() }
-}
-
-macro_rules! unordered {
-    ($($(#[$m:meta])* $name:ident not $opposite:ident;)*) => {
-        op! {$(
-            $(#[$m])*
-            compare $name<T: Comparable, Z: Subnormals>(a: T, b) { !<$opposite<T, Z> as super::Compare>::lane(a, b) }
-        )*}
-    };
-}
-
-unordered! {
-    /// `setp.equ`: true if either is NaN
-    FEqu not FNe;
-    /// `setp.neu`: true if either is NaN
-    FNeu not FEq;
-    /// `setp.ltu`: true if either is NaN
-    FLtu not FGe;
-    /// `setp.leu`: true if either is NaN
-    FLeu not FGt;
-    /// `setp.gtu`: true if either is NaN
-    FGtu not FLe;
-    /// `setp.geu`: true if either is NaN
-    FGeu not FLt;
-    /// `setp.nan`: either is NaN
-    FNan not FNum;
 }
 
 op! {
@@ -108,30 +72,4 @@ op! {
     ternary SelectInt<T: Lane>(a: T, b: T, c: i32) -> T { if c >= 0 { a } else { b } }
     /// `slct{.ftz}.type.f32`: `a` if `c >= 0` (so for -0), else `b` (so for NaN)
     ternary SelectFloat<T: Lane, Z: Subnormals>(a: T, b: T, c: f32) -> T { if Z::apply(c) >= 0.0 { a } else { b } }
-}
-
-/// A destination type of `set`.
-pub trait Truth: Lane {
-    /// What it holds where the comparison is true; zero elsewhere.
-    const TRUE: Self::Reg;
-}
-
-impl Truth for u32 {
-    const TRUE: u32 = !0;
-}
-
-impl Truth for f32 {
-    const TRUE: u32 = 1.0f32.to_bits();
-}
-
-impl Truth for u16 {
-    const TRUE: u32 = 0xffff;
-}
-
-impl Truth for F16 {
-    const TRUE: u32 = 0x3c00;
-}
-
-impl Truth for Bf16 {
-    const TRUE: u32 = 0x3f80;
 }

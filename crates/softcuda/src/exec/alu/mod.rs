@@ -38,6 +38,9 @@ pub type Regs<L> = [<L as Lane>::Reg; LANES];
 
 /// An operation with one source.
 pub trait Unary {
+    /// Whether programs seldom ask for it; it then goes lane by lane, which compiles in a tenth of
+    /// the time.
+    const IS_RARE: bool = false;
     /// Type of the source.
     type A: Lane;
     /// Type of the destination.
@@ -48,6 +51,8 @@ pub trait Unary {
 
 /// An operation with two sources.
 pub trait Binary {
+    /// As [`Unary::IS_RARE`].
+    const IS_RARE: bool = false;
     /// Type of the first source.
     type A: Lane;
     /// Type of the second source.
@@ -226,23 +231,19 @@ where
     (compare::<C, V>(a, b), compare::<C, V>(&high(a), &high(b)))
 }
 
-/// `set` of packed halves: writes the true value of `D` into each half whose mask is set, zero
-/// elsewhere.
+/// `set` of packed halves: writes `truth` into each half whose mask is set, zero elsewhere.
 #[inline(always)]
-pub fn expand_pair<D>(low: u32, high: u32, d: &mut [u32; LANES])
-where
-    D: compare::Truth<Reg = u32>,
-{
+pub fn expand_pair(truth: u32, low: u32, high: u32, d: &mut [u32; LANES]) {
     for (i, d) in d.iter_mut().enumerate() {
-        let bit = |mask: u32| if mask >> i & 1 != 0 { D::TRUE & 0xffff } else { 0 };
-        *d = bit(high) << 16 | bit(low);
+        let half = |mask: u32| if mask >> i & 1 != 0 { truth & 0xffff } else { 0 };
+        *d = half(high) << 16 | half(low);
     }
 }
 
-/// `set`: writes the true value of `D` where `mask` is set, zero elsewhere.
+/// `set`: writes `truth` where `mask` is set, zero elsewhere.
 #[inline(always)]
-pub fn expand<D: compare::Truth>(mask: u32, d: &mut Regs<D>) {
+pub fn expand(truth: u32, mask: u32, d: &mut [u32; LANES]) {
     for (i, d) in d.iter_mut().enumerate() {
-        *d = if mask >> i & 1 != 0 { D::TRUE } else { D::Reg::default() };
+        *d = if mask >> i & 1 != 0 { truth } else { 0 };
     }
 }

@@ -1,12 +1,14 @@
 //! The macro that declares an operation type and its arity trait in one line.
 
 /// Declares operations: `/// doc` then
-/// `unary|binary|ternary|compare Name<T: Bound>(a: T, ..) -> T { body }`.
+/// `unary|binary|ternary|compare Name<T: Bound>(a: T, ..) -> T { body }`. What is seldom asked for
+/// is told by `unary(rare if CONDITION)`.
 macro_rules! op {
     () => {};
-    ($(#[$m:meta])* unary $name:ident<$($p:ident: $b:path),*>($a:ident: $at:ty) -> $d:ty $body:block $($rest:tt)*) => {
+    ($(#[$m:meta])* unary$((rare if $rare:expr))? $name:ident<$($p:ident: $b:path),*>($a:ident: $at:ty) -> $d:ty $body:block $($rest:tt)*) => {
         op!(@struct $(#[$m])* $name $($p: $b),*);
         impl<$($p: $b),*> $crate::exec::alu::Unary for $name<$($p),*> {
+            $(const IS_RARE: bool = $rare;)?
             type A = $at;
             type D = $d;
             #[inline(always)]
@@ -14,9 +16,10 @@ macro_rules! op {
         }
         op!($($rest)*);
     };
-    ($(#[$m:meta])* binary $name:ident<$($p:ident: $b:path),*>($a:ident: $at:ty, $c:ident: $ct:ty) -> $d:ty $body:block $($rest:tt)*) => {
+    ($(#[$m:meta])* binary$((rare if $rare:expr))? $name:ident<$($p:ident: $b:path),*>($a:ident: $at:ty, $c:ident: $ct:ty) -> $d:ty $body:block $($rest:tt)*) => {
         op!(@struct $(#[$m])* $name $($p: $b),*);
         impl<$($p: $b),*> $crate::exec::alu::Binary for $name<$($p),*> {
+            $(const IS_RARE: bool = $rare;)?
             type A = $at;
             type B = $ct;
             type D = $d;

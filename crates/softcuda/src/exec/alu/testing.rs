@@ -1,9 +1,8 @@
 //! Evaluates a form, as PTX writes it, on one lane: what the families' tests are written with.
 
-use super::compare::Truth;
-use super::forms::{CarryOut, FormError, Visitor, visit};
+use super::forms::{CarryOut, Comparison, FormError, Visitor, visit};
 use super::int::Carry;
-use super::{Binary, BoolOp, Compare, LANES, Lane, Quaternary, Register, Ternary, Test, Unary};
+use super::{Binary, Compare, LANES, Lane, Quaternary, Register, Ternary, Test, Unary};
 use crate::exec::lanes::Portable;
 
 /// The lane that carries the operands; the others hold different values, so a lane mix-up shows.
@@ -36,9 +35,20 @@ impl Eval<'_> {
         if self.0[index] & 1 != 0 { 1 << PROBE } else { !(1 << PROBE) }
     }
 
-    fn joined<C: Compare>(&self, join: Option<BoolOp>) -> u32 {
-        let mask = super::compare::<C, Portable>(&source(self, 0), &source(self, 1));
-        join.map_or(mask, |join| join.join(mask, self.mask(2)))
+    fn joined<C: Compare>(&self, how: Comparison) -> u32 {
+        let [a, b] = how.sources([0, 1]);
+        self.join(how, super::compare::<C, Portable>(&source(self, a), &source(self, b)))
+    }
+
+    fn joined_pair<C: Compare<A: Lane<Reg = u32>>>(&self, how: Comparison) -> (u32, u32) {
+        let [a, b] = how.sources([0, 1]);
+        let (low, high) = super::compare_pair::<C, Portable>(&source(self, a), &source(self, b));
+        (self.join(how, low), self.join(how, high))
+    }
+
+    fn join(&self, how: Comparison, compared: u32) -> u32 {
+        let mask = how.sense.apply(compared);
+        how.join.map_or(mask, |join| join.join(mask, self.mask(2)))
     }
 }
 
@@ -113,8 +123,8 @@ impl Visitor for Eval<'_> {
         probe(d)
     }
 
-    fn set_predicate<C: Compare>(self, join: Option<BoolOp>) -> u64 {
-        u64::from(self.joined::<C>(join) >> PROBE & 1)
+    fn set_predicate<C: Compare>(self, how: Comparison) -> u64 {
+        u64::from(self.joined::<C>(how) >> PROBE & 1)
     }
 
     fn quaternary<O: Quaternary>(self) -> Option<u64> {
@@ -134,28 +144,24 @@ impl Visitor for Eval<'_> {
     }
 
     /// Bit 0 is the low halves' predicate, bit 1 the high halves'.
-    fn set_predicate_pair<C>(self, join: Option<BoolOp>) -> Option<u64>
+    fn set_predicate_pair<C>(self, how: Comparison) -> Option<u64>
     where
         C: Compare,
         C::A: Lane<Reg = u32>,
     {
-        let (low, high) = super::compare_pair::<C, Portable>(&source(&self, 0), &source(&self, 1));
-        let bit = |mask: u32| {
-            u64::from(join.map_or(mask, |join| join.join(mask, self.mask(2))) >> PROBE & 1)
-        };
+        let (low, high) = self.joined_pair::<C>(how);
+        let bit = |mask: u32| u64::from(mask >> PROBE & 1);
         Some(bit(high) << 1 | bit(low))
     }
 
-    fn set_pair<C, D>(self, join: Option<BoolOp>) -> Option<u64>
+    fn set_pair<C>(self, how: Comparison, truth: u32) -> Option<u64>
     where
         C: Compare,
         C::A: Lane<Reg = u32>,
-        D: Truth<Reg = u32>,
     {
-        let (low, high) = super::compare_pair::<C, Portable>(&source(&self, 0), &source(&self, 1));
-        let joined = |mask: u32| join.map_or(mask, |join| join.join(mask, self.mask(2)));
+        let (low, high) = self.joined_pair::<C>(how);
         let mut d = [0; LANES];
-        super::expand_pair::<D>(joined(low), joined(high), &mut d);
+        super::expand_pair(truth, low, high, &mut d);
         Some(probe(d))
     }
 
@@ -176,9 +182,9 @@ impl Visitor for Eval<'_> {
         Some(if self.0.len() > O::SOURCES + 1 { u64::from(flag >> PROBE & 1) } else { probe(d) })
     }
 
-    fn set<C: Compare, D: Truth>(self, join: Option<BoolOp>) -> u64 {
-        let mut d = [D::Reg::default(); LANES];
-        super::expand::<D>(self.joined::<C>(join), &mut d);
+    fn set<C: Compare>(self, how: Comparison, truth: u32) -> u64 {
+        let mut d = [0; LANES];
+        super::expand(truth, self.joined::<C>(how), &mut d);
         probe(d)
     }
 }

@@ -4,7 +4,7 @@ use super::names::Symbol;
 use super::opcode::Opcode;
 use super::variables::register_width;
 use super::{Lower, Result};
-use crate::exec::alu::forms::CarryOut;
+use crate::exec::alu::forms::{CarryOut, Order};
 use crate::exec::code::Width;
 use crate::exec::ir::{Kind, VReg};
 use crate::exec::op::alu::computation;
@@ -213,7 +213,11 @@ impl<'a> Lower<'a, '_> {
         sources: &[VReg],
     ) -> Result<()> {
         let computation = computation(name, modifiers, self.level).map_err(|e| e.to_string())?;
-        self.push(computation.run, Kind::Pure, &[d], sources, 0, computation.x);
+        let mut sources = sources.to_vec();
+        if computation.order == Order::Exchanged {
+            sources.swap(0, 1);
+        }
+        self.push(computation.run, Kind::Pure, &[d], &sources, computation.imm, computation.x);
         Ok(())
     }
 
@@ -277,7 +281,10 @@ impl<'a> Lower<'a, '_> {
                 dsts.push(carry);
             }
         }
-        self.push(run, Kind::Pure, &dsts, &sources, 0, computation.x);
+        if computation.order == Order::Exchanged {
+            sources.swap(0, 1);
+        }
+        self.push(run, Kind::Pure, &dsts, &sources, computation.imm, computation.x);
         Ok(())
     }
 

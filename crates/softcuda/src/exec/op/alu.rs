@@ -2,11 +2,10 @@
 
 use std::marker::PhantomData;
 
-use crate::exec::alu::forms::CarryOut;
+use crate::exec::alu::forms::{CarryOut, Comparison, Order, Sense};
 use crate::exec::alu::int::Carry;
 use crate::exec::alu::{
-    self, Binary, BoolOp, Compare, LANES, Lane, Quaternary, Register, Ternary, Test, Unary,
-    compare::Truth, forms,
+    self, Binary, BoolOp, Compare, LANES, Lane, Quaternary, Register, Ternary, Test, Unary, forms,
 };
 use crate::exec::code::{Flow, Frame, Ins, OpFn, Width};
 use crate::exec::context::Context;
@@ -45,9 +44,15 @@ pub(super) fn chunks(mask: u32) -> impl Iterator<Item = (usize, u32)> {
     (0..LANES / CHUNK).map(move |chunk| (chunk * CHUNK, mask >> (chunk * CHUNK) & 0xffff))
 }
 
-struct UnaryBody<O>(PhantomData<O>);
+/// Handler of an operation with `SOURCES` sources. The operation stands before it in a pair: the
+/// compiler puts a pair's methods into the unit of its first type's module, so that the operations
+/// of all families are not compiled one after the other.
+struct Vectorised<const SOURCES: usize>;
 
-impl<O: Unary> Body for UnaryBody<O> {
+/// The same for an operation that is rare: lane by lane.
+struct LaneByLane<const SOURCES: usize>;
+
+impl<O: Unary> Body for (O, Vectorised<1>) {
     #[inline(always)]
     unsafe fn run<V: Vectors>(_: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
         for (first, part) in chunks(mask) {
@@ -68,9 +73,7 @@ impl<O: Unary> Body for UnaryBody<O> {
     }
 }
 
-struct BinaryBody<O>(PhantomData<O>);
-
-impl<O: Binary> Body for BinaryBody<O> {
+impl<O: Binary> Body for (O, Vectorised<2>) {
     #[inline(always)]
     unsafe fn run<V: Vectors>(_: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
         for (first, part) in chunks(mask) {
@@ -92,9 +95,73 @@ impl<O: Binary> Body for BinaryBody<O> {
     }
 }
 
-struct TernaryBody<O>(PhantomData<O>);
+/// The operation's function is called for each lane of `mask`, with registers as it has them.
+///
+/// # Safety
+/// `d` and `a` are registers of these types.
+#[inline(never)]
+unsafe fn each_lane<D: Register, A: Register>(
+    function: fn(A) -> D,
+    ins: &Ins,
+    frame: Frame,
+    mask: u32,
+) {
+    for lane in (0..LANES).filter(|lane| mask >> lane & 1 != 0) {
+        // SAFETY: by the caller's contract.
+        unsafe {
+            let a = frame.at::<A>(ins.a).add(lane).read();
+            frame.at::<D>(ins.d).add(lane).write(function(a));
+        }
+    }
+}
 
-impl<O: Ternary> Body for TernaryBody<O> {
+/// As [`each_lane`], of two sources.
+///
+/// # Safety
+/// `d`, `a` and `b` are registers of these types.
+#[inline(never)]
+unsafe fn each_lane_of_two<D: Register, A: Register, B: Register>(
+    function: fn(A, B) -> D,
+    ins: &Ins,
+    frame: Frame,
+    mask: u32,
+) {
+    for lane in (0..LANES).filter(|lane| mask >> lane & 1 != 0) {
+        // SAFETY: by the caller's contract.
+        unsafe {
+            let a = frame.at::<A>(ins.a).add(lane).read();
+            let b = frame.at::<B>(ins.b).add(lane).read();
+            frame.at::<D>(ins.d).add(lane).write(function(a, b));
+        }
+    }
+}
+
+impl<O: Unary> Body for (O, LaneByLane<1>) {
+    const VECTOR: bool = false;
+
+    #[inline(always)]
+    unsafe fn run<V: Vectors>(_: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
+        // SAFETY: the operands are registers of these types, by the emitter.
+        unsafe { each_lane(|a| O::lane(O::A::from_reg(a)).into_reg(), ins, frame, mask) };
+        Flow::Next
+    }
+}
+
+impl<O: Binary> Body for (O, LaneByLane<2>) {
+    const VECTOR: bool = false;
+
+    #[inline(always)]
+    unsafe fn run<V: Vectors>(_: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
+        // SAFETY: the operands are registers of these types, by the emitter.
+        unsafe {
+            let lane = |a, b| O::lane(O::A::from_reg(a), O::B::from_reg(b)).into_reg();
+            each_lane_of_two(lane, ins, frame, mask);
+        }
+        Flow::Next
+    }
+}
+
+impl<O: Ternary> Body for (O, Vectorised<3>) {
     #[inline(always)]
     unsafe fn run<V: Vectors>(_: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
         for (first, part) in chunks(mask) {
@@ -146,21 +213,31 @@ impl<R: Register> Body for SelectBody<R> {
     }
 }
 
-/// Joins of `setp` and `set`, as `ins.x` holds them.
+/// Joins of `setp` and `set`, as the low bits of `ins.x` hold them.
 const NO_JOIN: u32 = 0;
+const JOIN_MASK: u32 = 3;
+/// Bit of `ins.x`: the comparison is true where the operation does not hold.
+const FAILS_BIT: u32 = 2;
 
-fn encode_join(join: Option<BoolOp>) -> u32 {
-    match join {
+fn encode(how: Comparison) -> u32 {
+    let join = match how.join {
         None => NO_JOIN,
         Some(BoolOp::And) => 1,
         Some(BoolOp::Or) => 2,
         Some(BoolOp::Xor) => 3,
-    }
+    };
+    join | u32::from(how.sense == Sense::Fails) << FAILS_BIT
+}
+
+/// All lanes if the comparison is true where the operation does not hold, else none.
+#[inline(always)]
+fn fails(x: u32) -> u32 {
+    (x >> FAILS_BIT & 1).wrapping_neg()
 }
 
 #[inline(always)]
 fn joined(x: u32, holds: u32, c: u32) -> u32 {
-    match x {
+    match x & JOIN_MASK {
         NO_JOIN => holds,
         1 => holds & c,
         2 => holds | c,
@@ -175,12 +252,13 @@ fn joined(x: u32, holds: u32, c: u32) -> u32 {
 #[inline(always)]
 unsafe fn compared<C: Compare, V: Vectors>(ins: &Ins, frame: Frame) -> u32 {
     // SAFETY: by the caller's contract; the registers are only read.
-    unsafe {
+    let holds = unsafe {
         alu::compare::<C, V>(
             &*frame.at::<alu::Regs<C::A>>(ins.a),
             &*frame.at::<alu::Regs<C::A>>(ins.b),
         )
-    }
+    };
+    holds ^ fails(ins.x)
 }
 
 struct SetPredicateBody<C>(PhantomData<C>);
@@ -215,36 +293,32 @@ impl<C: Compare> Body for SetPredicatesBody<C> {
     }
 }
 
-struct SetBody<C, D>(PhantomData<(C, D)>);
+/// `set`; `ins.imm` is the true value.
+struct SetBody<C>(PhantomData<C>);
 
-impl<C: Compare, D: Truth> Body for SetBody<C, D> {
+impl<C: Compare> Body for SetBody<C> {
     #[inline(always)]
     unsafe fn run<V: Vectors>(_: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
         // SAFETY: operands by the emitter.
         unsafe {
             let holds = joined(ins.x, compared::<C, V>(ins, frame), frame.predicate(ins.c));
+            let truth = ins.imm as u32;
             for (first, part) in chunks(mask) {
                 if part == 0 {
                     continue;
                 }
-                let mut r = [<D as Lane>::Reg::default(); CHUNK];
+                let mut r = [0; CHUNK];
                 for (i, r) in r.iter_mut().enumerate() {
-                    *r = if holds >> (first + i) & 1 != 0 {
-                        D::TRUE
-                    } else {
-                        <D as Lane>::Reg::default()
-                    };
+                    *r = if holds >> (first + i) & 1 != 0 { truth } else { 0 };
                 }
-                store_chunk(frame.at::<<D as Lane>::Reg>(ins.d).add(first), r, part);
+                store_chunk(frame.at::<u32>(ins.d).add(first), r, part);
             }
         }
         Flow::Next
     }
 }
 
-struct QuaternaryBody<O>(PhantomData<O>);
-
-impl<O: Quaternary> Body for QuaternaryBody<O> {
+impl<O: Quaternary> Body for (O, Vectorised<4>) {
     #[inline(always)]
     unsafe fn run<V: Vectors>(cx: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
         for (first, part) in chunks(mask) {
@@ -285,6 +359,21 @@ impl<O: Test> Body for TestBody<O> {
     }
 }
 
+/// The comparison's masks over all lanes' low and high halves.
+///
+/// # Safety
+/// `a` and `b` are registers of packed halves.
+#[inline(always)]
+unsafe fn compared_pair<C, V: Vectors>(ins: &Ins, frame: Frame) -> (u32, u32)
+where
+    C: Compare,
+    C::A: Lane<Reg = u32>,
+{
+    // SAFETY: by the caller's contract; the registers are only read.
+    let (low, high) = unsafe { alu::compare_pair::<C, V>(&*frame.at(ins.a), &*frame.at(ins.b)) };
+    (low ^ fails(ins.x), high ^ fails(ins.x))
+}
+
 /// `setp p|q` of packed halves.
 struct SetPredicatePairBody<C>(PhantomData<C>);
 
@@ -297,7 +386,7 @@ where
     unsafe fn run<V: Vectors>(cx: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
         // SAFETY: operands by the emitter; destination 1 is in the operand list.
         unsafe {
-            let (low, high) = alu::compare_pair::<C, V>(&*frame.at(ins.a), &*frame.at(ins.b));
+            let (low, high) = compared_pair::<C, V>(ins, frame);
             let c = frame.predicate(ins.c);
             let second = cx.extra(ins.e, 1);
             frame.set_predicate(ins.d, joined(ins.x, low, c), mask);
@@ -307,23 +396,23 @@ where
     }
 }
 
-/// `set` of packed halves.
-struct SetPairBody<C, D>(PhantomData<(C, D)>);
+/// `set` of packed halves; `ins.imm` is the true value.
+struct SetPairBody<C>(PhantomData<C>);
 
-impl<C, D> Body for SetPairBody<C, D>
+impl<C> Body for SetPairBody<C>
 where
     C: Compare,
     C::A: Lane<Reg = u32>,
-    D: Truth<Reg = u32>,
 {
     #[inline(always)]
     unsafe fn run<V: Vectors>(_: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
         // SAFETY: operands by the emitter.
         unsafe {
-            let (low, high) = alu::compare_pair::<C, V>(&*frame.at(ins.a), &*frame.at(ins.b));
+            let (low, high) = compared_pair::<C, V>(ins, frame);
             let c = frame.predicate(ins.c);
             let mut r = [0u32; LANES];
-            alu::expand_pair::<D>(joined(ins.x, low, c), joined(ins.x, high, c), &mut r);
+            let (low, high) = (joined(ins.x, low, c), joined(ins.x, high, c));
+            alu::expand_pair(ins.imm as u32, low, high, &mut r);
             alu::blend(mask, &r, &mut *frame.at(ins.d));
         }
         Flow::Next
@@ -365,8 +454,12 @@ pub(in crate::exec) struct Computation {
     pub(in crate::exec) d: Width,
     /// Widths of the sources.
     pub(in crate::exec) sources: Vec<Width>,
+    /// Which way round the handler takes the first two.
+    pub(in crate::exec) order: Order,
     /// Value of `ins.x`.
     pub(in crate::exec) x: u32,
+    /// Value of `ins.imm`.
+    pub(in crate::exec) imm: i64,
     /// Whether it is part of a carry chain, and writes the condition code.
     pub(in crate::exec) carry: Option<CarryOut>,
 }
@@ -380,6 +473,7 @@ pub(in crate::exec) fn computation(
     forms::visit(opcode, modifiers, Build { level })
 }
 
+#[derive(Clone, Copy)]
 struct Build {
     level: SimdLevel,
 }
@@ -390,7 +484,21 @@ fn width<L: Lane>() -> Width {
 
 impl Build {
     fn simple<B: Body>(self, d: Width, sources: Vec<Width>) -> Computation {
-        Computation { run: pick::<B>(self.level), run_pair: None, d, sources, x: 0, carry: None }
+        Computation {
+            run: pick::<B>(self.level),
+            run_pair: None,
+            d,
+            sources,
+            order: Order::AsWritten,
+            x: 0,
+            imm: 0,
+            carry: None,
+        }
+    }
+
+    fn comparison<B: Body>(self, how: Comparison, d: Width, source: Width) -> Computation {
+        let sources = vec![source, source, Width::Pred];
+        Computation { order: how.order, x: encode(how), ..self.simple::<B>(d, sources) }
     }
 }
 
@@ -398,15 +506,23 @@ impl forms::Visitor for Build {
     type Output = Computation;
 
     fn unary<O: Unary>(self) -> Computation {
-        self.simple::<UnaryBody<O>>(width::<O::D>(), vec![width::<O::A>()])
+        let (d, sources) = (width::<O::D>(), vec![width::<O::A>()]);
+        match O::IS_RARE {
+            true => self.simple::<(O, LaneByLane<1>)>(d, sources),
+            false => self.simple::<(O, Vectorised<1>)>(d, sources),
+        }
     }
 
     fn binary<O: Binary>(self) -> Computation {
-        self.simple::<BinaryBody<O>>(width::<O::D>(), vec![width::<O::A>(), width::<O::B>()])
+        let (d, sources) = (width::<O::D>(), vec![width::<O::A>(), width::<O::B>()]);
+        match O::IS_RARE {
+            true => self.simple::<(O, LaneByLane<2>)>(d, sources),
+            false => self.simple::<(O, Vectorised<2>)>(d, sources),
+        }
     }
 
     fn ternary<O: Ternary>(self) -> Computation {
-        self.simple::<TernaryBody<O>>(
+        self.simple::<(O, Vectorised<3>)>(
             width::<O::D>(),
             vec![width::<O::A>(), width::<O::B>(), width::<O::C>()],
         )
@@ -417,60 +533,43 @@ impl forms::Visitor for Build {
         self.simple::<SelectBody<T::Reg>>(w, vec![w, w, Width::Pred])
     }
 
-    fn set_predicate<C: Compare>(self, join: Option<BoolOp>) -> Computation {
-        let w = width::<C::A>();
+    fn set_predicate<C: Compare>(self, how: Comparison) -> Computation {
         Computation {
-            run: pick::<SetPredicateBody<C>>(self.level),
             run_pair: Some(pick::<SetPredicatesBody<C>>(self.level)),
-            d: Width::Pred,
-            sources: vec![w, w, Width::Pred],
-            x: encode_join(join),
-            carry: None,
+            ..self.comparison::<SetPredicateBody<C>>(how, Width::Pred, width::<C::A>())
         }
     }
 
-    fn set<C: Compare, D: Truth>(self, join: Option<BoolOp>) -> Computation {
-        let w = width::<C::A>();
-        Computation {
-            x: encode_join(join),
-            ..self.simple::<SetBody<C, D>>(width::<D>(), vec![w, w, Width::Pred])
-        }
+    fn set<C: Compare>(self, how: Comparison, truth: u32) -> Computation {
+        let set = self.comparison::<SetBody<C>>(how, Width::W32, width::<C::A>());
+        Computation { imm: truth.into(), ..set }
     }
 
     fn quaternary<O: Quaternary>(self) -> Option<Computation> {
         let sources = vec![width::<O::A>(), width::<O::B>(), width::<O::C>(), width::<O::E>()];
-        Some(self.simple::<QuaternaryBody<O>>(width::<O::D>(), sources))
+        Some(self.simple::<(O, Vectorised<4>)>(width::<O::D>(), sources))
     }
 
     fn test<O: Test>(self) -> Option<Computation> {
         Some(self.simple::<TestBody<O>>(Width::Pred, vec![width::<O::A>()]))
     }
 
-    fn set_predicate_pair<C>(self, join: Option<BoolOp>) -> Option<Computation>
+    fn set_predicate_pair<C>(self, how: Comparison) -> Option<Computation>
     where
         C: Compare,
         C::A: Lane<Reg = u32>,
     {
-        let run = pick::<SetPredicatePairBody<C>>(self.level);
-        Some(Computation {
-            run,
-            run_pair: Some(run),
-            d: Width::Pred,
-            sources: vec![Width::W32, Width::W32, Width::Pred],
-            x: encode_join(join),
-            carry: None,
-        })
+        let set = self.comparison::<SetPredicatePairBody<C>>(how, Width::Pred, Width::W32);
+        Some(Computation { run_pair: Some(set.run), ..set })
     }
 
-    fn set_pair<C, D>(self, join: Option<BoolOp>) -> Option<Computation>
+    fn set_pair<C>(self, how: Comparison, truth: u32) -> Option<Computation>
     where
         C: Compare,
         C::A: Lane<Reg = u32>,
-        D: Truth<Reg = u32>,
     {
-        let sources = vec![Width::W32, Width::W32, Width::Pred];
-        let set = self.simple::<SetPairBody<C, D>>(Width::W32, sources);
-        Some(Computation { x: encode_join(join), ..set })
+        let set = self.comparison::<SetPairBody<C>>(how, Width::W32, Width::W32);
+        Some(Computation { imm: truth.into(), ..set })
     }
 
     fn carry<O: Carry>(self, out: CarryOut) -> Option<Computation> {

@@ -61,7 +61,7 @@ integral!(f64, false);
 op! {
     /// `cvt.rXi{.ftz}.int.float`: clamped to the destination; NaN is zero from `.f32` to up to 32
     /// bits, else only the top bit
-    unary FloatToInt<D: Int, S: Integral, R: Rounding, Z: Subnormals>(a: S) -> D {
+    unary(rare if matches!(R::MODE, Round::Up) || D::BITS < 32 && !matches!(R::MODE, Round::Zero)) FloatToInt<D: Int, S: Integral, R: Rounding, Z: Subnormals>(a: S) -> D {
         let a = Z::apply(a).integral::<R>();
         let word = match (D::BITS, D::SIGNED) {
             (64, true) => a.to_i64() as u64,
@@ -73,7 +73,7 @@ op! {
         D::truncate(if a.is_nan() { nan } else { word })
     }
     /// `cvt.rXi{.ftz}{.sat}.fN.fN`: to an integral value of the same type
-    unary RoundToIntegral<T: Integral, R: Rounding, Z: Subnormals, C: Range>(a: T) -> T {
+    unary(rare if C::CLAMPS) RoundToIntegral<T: Integral, R: Rounding, Z: Subnormals, C: Range>(a: T) -> T {
         C::apply(Z::apply(a).quiet().integral::<R>().canonical())
     }
     /// `cvt{.ftz}{.sat}.f64.f32`
@@ -81,11 +81,11 @@ op! {
         C::apply(f64::from(if Z::FLUSH { Z::apply(a).canonical() } else { a }))
     }
     /// `cvt.rX{.ftz}{.sat}.f32.f64`
-    unary Narrow<R: Rounding, Z: Subnormals, C: Range>(a: f64) -> f32 { C::apply(Z::apply(soft::narrow::<R>(a))) }
+    unary(rare if R::IS_DIRECTED || C::CLAMPS) Narrow<R: Rounding, Z: Subnormals, C: Range>(a: f64) -> f32 { C::apply(Z::apply(soft::narrow::<R>(a))) }
     /// `cvt{.ftz}{.sat}.fN.fN` without rounding
     unary Same<T: Float, Z: Subnormals, C: Range>(a: T) -> T { C::apply(if Z::FLUSH { Z::apply(a).canonical() } else { a }) }
     /// `cvt.rX{.sat}.float.int`
-    unary IntToFloat<D: FromInt, S: Int, R: Rounding, C: Range>(a: S) -> D {
+    unary(rare if R::IS_DIRECTED || C::CLAMPS) IntToFloat<D: FromInt, S: Int, R: Rounding, C: Range>(a: S) -> D {
         C::apply(if S::SIGNED { D::from_signed::<R>(a.extend() as i64, S::BITS) } else { D::from_unsigned::<R>(a.extend(), S::BITS) })
     }
 }

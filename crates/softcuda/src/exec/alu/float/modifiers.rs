@@ -21,6 +21,8 @@ pub enum Round {
 pub trait Rounding: 'static {
     /// The mode.
     const MODE: Round;
+    /// Whether it is another than to nearest, ties to even.
+    const IS_DIRECTED: bool = !matches!(Self::MODE, Round::Nearest);
 }
 
 macro_rules! rounding {
@@ -74,6 +76,8 @@ impl Subnormals for Ftz {
 
 /// What happens to results outside [0, 1].
 pub trait Range: 'static {
+    /// Whether it changes any.
+    const CLAMPS: bool;
     /// The value as the operation leaves it.
     fn apply<T: Float>(x: T) -> T;
 }
@@ -82,6 +86,7 @@ pub trait Range: 'static {
 #[derive(Debug, Clone, Copy)]
 pub struct Full;
 impl Range for Full {
+    const CLAMPS: bool = false;
     #[inline(always)]
     fn apply<T: Float>(x: T) -> T {
         x
@@ -92,6 +97,7 @@ impl Range for Full {
 #[derive(Debug, Clone, Copy)]
 pub struct Sat;
 impl Range for Sat {
+    const CLAMPS: bool = true;
     #[inline(always)]
     fn apply<T: Float>(x: T) -> T {
         if x > T::ZERO { if x < T::ONE { x } else { T::ONE } } else { T::ZERO }

@@ -38,9 +38,15 @@ pub(super) fn visit<V: Visitor>(form: &Form<'_>, v: V) -> Option<V::Output> {
 fn carry<V: Visitor>(form: &Form<'_>, t: &str, v: V) -> Option<V::Output> {
     form.only(&["cc", "lo", "hi"])?;
     let out = if form.has("cc") { CarryOut::Write } else { CarryOut::Discard };
+    // Signs matter to the high half of a product alone.
     macro_rules! chain {
         ($op:ident, $link:ident) => {
-            with_type!(t, T in ["u32" => u32, "s32" => i32, "u64" => u64, "s64" => i64], v.carry::<int::$op<T, int::$link>>(out))
+            with_type!(t, T in ["u32" | "s32" => u32, "u64" | "s64" => u64], v.carry::<int::$op<T, int::$link>>(out))
+        };
+    }
+    macro_rules! high_chain {
+        ($link:ident) => {
+            with_type!(t, T in ["u32" => u32, "s32" => i32, "u64" => u64, "s64" => i64], v.carry::<int::MadHiCarry<T, int::$link>>(out))
         };
     }
     match (form.opcode, form.one_of(&["lo", "hi"])) {
@@ -50,8 +56,8 @@ fn carry<V: Visitor>(form: &Form<'_>, t: &str, v: V) -> Option<V::Output> {
         ("subc", None) => chain!(SubBorrow, Continue),
         ("mad", Some("lo")) => chain!(MadLoCarry, Start),
         ("madc", Some("lo")) => chain!(MadLoCarry, Continue),
-        ("mad", Some("hi")) => chain!(MadHiCarry, Start),
-        ("madc", Some("hi")) => chain!(MadHiCarry, Continue),
+        ("mad", Some("hi")) => high_chain!(Start),
+        ("madc", Some("hi")) => high_chain!(Continue),
         _ => None,
     }
 }

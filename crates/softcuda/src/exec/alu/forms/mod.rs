@@ -12,7 +12,6 @@ mod int;
 mod pick;
 mod predicate;
 
-use super::compare::Truth;
 use super::int::Carry;
 use super::{Binary, BoolOp, Compare, Lane, Quaternary, Ternary, Test, Unary};
 
@@ -23,6 +22,56 @@ pub enum CarryOut {
     Write,
     /// Without `.cc`
     Discard,
+}
+
+/// Which way round a comparison takes its sources.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Order {
+    /// As the form has them.
+    AsWritten,
+    /// The second before the first.
+    Exchanged,
+}
+
+/// Whether a form is true where its comparison holds, or where it does not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sense {
+    /// Where it holds.
+    Holds,
+    /// Where it does not.
+    Fails,
+}
+
+impl Sense {
+    /// The lanes in which the form is true.
+    #[inline(always)]
+    pub fn apply(self, compared: u32) -> u32 {
+        match self {
+            Self::Holds => compared,
+            Self::Fails => !compared,
+        }
+    }
+}
+
+/// How `setp` and `set` use their comparison: most of those that PTX knows are others turned round.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Comparison {
+    /// Order of the sources.
+    pub order: Order,
+    /// Where it is true.
+    pub sense: Sense,
+    /// What joins it with the predicate operand `c`.
+    pub join: Option<BoolOp>,
+}
+
+impl Comparison {
+    /// The sources as the comparison takes them.
+    pub fn sources<T>(self, [a, b]: [T; 2]) -> [T; 2] {
+        match self.order {
+            Order::AsWritten => [a, b],
+            Order::Exchanged => [b, a],
+        }
+    }
 }
 
 /// Receives the operation of a form. The methods' contracts name the operands in PTX order. Those
@@ -40,9 +89,9 @@ pub trait Visitor: Sized {
     fn select<T: Lane>(self) -> Self::Output;
     /// `setp p{|q}, a, b{, {!}c}`: `p` is the comparison, `q` its opposite, each joined with `c` if
     /// there is a `join`
-    fn set_predicate<C: Compare>(self, join: Option<BoolOp>) -> Self::Output;
-    /// `set d, a, b{, {!}c}`: the true value of `D` where the joined comparison holds, else zero
-    fn set<C: Compare, D: Truth>(self, join: Option<BoolOp>) -> Self::Output;
+    fn set_predicate<C: Compare>(self, how: Comparison) -> Self::Output;
+    /// `set d, a, b{, {!}c}`: `truth` where the joined comparison is true, else zero
+    fn set<C: Compare>(self, how: Comparison, truth: u32) -> Self::Output;
     /// `op d, a, b, c, e`
     fn quaternary<O: Quaternary>(self) -> Option<Self::Output> {
         None
@@ -53,22 +102,21 @@ pub trait Visitor: Sized {
     }
     /// `setp p|q, a, b{, {!}c}` of packed halves: `p` is the comparison of the low halves, `q` that
     /// of the high ones
-    fn set_predicate_pair<C>(self, join: Option<BoolOp>) -> Option<Self::Output>
+    fn set_predicate_pair<C>(self, how: Comparison) -> Option<Self::Output>
     where
         C: Compare,
         C::A: Lane<Reg = u32>,
     {
-        let _ = join;
+        let _ = how;
         None
     }
     /// `set d, a, b{, {!}c}` of packed halves into packed halves
-    fn set_pair<C, D>(self, join: Option<BoolOp>) -> Option<Self::Output>
+    fn set_pair<C>(self, how: Comparison, truth: u32) -> Option<Self::Output>
     where
         C: Compare,
         C::A: Lane<Reg = u32>,
-        D: Truth<Reg = u32>,
     {
-        let _ = join;
+        let _ = (how, truth);
         None
     }
     /// `op{.cc} d, a, b{, c}` of a carry chain; [`Carry::SOURCES`] tells how many sources there are

@@ -127,17 +127,17 @@ fn narrow<H: HalfFormat, R: Rounding, C: HalfRange, V: Overflow>(x: f32) -> H {
 
 op! {
     /// `cvt.rnd{.relu,.sat}{.satfinite}.half.float`
-    unary ToHalfFrom<H: HalfFormat, S: ToHalf, R: Rounding, C: HalfRange, V: Overflow>(a: S) -> H {
+    unary(rare if R::IS_DIRECTED || size_of::<S>() != 4) ToHalfFrom<H: HalfFormat, S: ToHalf, R: Rounding, C: HalfRange, V: Overflow>(a: S) -> H {
         let x = a.sticky();
         let h = narrow::<H, R, C, V>(x);
         if x.is_nan() && h.to_f32().is_nan() { H::from_bits(a.nan(H::FORMAT.0)) } else { h }
     }
     /// `cvt.rnd{.relu}{.satfinite}.f16x2.f32 d, high, low`
-    binary ToF16x2<R: Rounding, C: HalfRange, V: Overflow>(high: f32, low: f32) -> F16x2 {
+    binary(rare if R::IS_DIRECTED) ToF16x2<R: Rounding, C: HalfRange, V: Overflow>(high: f32, low: f32) -> F16x2 {
         F16x2::join(narrow::<F16, R, C, V>(low), narrow::<F16, R, C, V>(high))
     }
     /// `cvt.rnd{.relu}{.satfinite}.bf16x2.f32 d, high, low`
-    binary ToBf16x2<R: Rounding, C: HalfRange, V: Overflow>(high: f32, low: f32) -> Bf16x2 {
+    binary(rare if R::IS_DIRECTED) ToBf16x2<R: Rounding, C: HalfRange, V: Overflow>(high: f32, low: f32) -> Bf16x2 {
         Bf16x2::join(narrow::<Bf16, R, C, V>(low), narrow::<Bf16, R, C, V>(high))
     }
     /// `cvt{.ftz}{.sat}.f32.half`
@@ -145,11 +145,11 @@ op! {
     /// `cvt{.sat}.f64.half`
     unary HalfToF64<H: Half, C: Range>(a: H) -> f64 { C::apply(f64::from(a.to_f32())) }
     /// `cvt.rXi.int.half`
-    unary HalfToInt<D: Int, H: Half, R: Rounding>(a: H) -> D {
+    unary(rare if !matches!(R::MODE, Round::Zero) || D::BITS != 32) HalfToInt<D: Int, H: Half, R: Rounding>(a: H) -> D {
         <crate::exec::alu::cvt::FloatToInt<D, f32, R, crate::exec::alu::float::Keep> as Unary>::lane(a.to_f32())
     }
     /// `cvt.rnd.half.int`
-    unary IntToHalf<H: HalfFormat, S: Int, R: Rounding>(a: S) -> H {
+    unary(rare if R::IS_DIRECTED || S::BITS != 32) IntToHalf<H: HalfFormat, S: Int, R: Rounding>(a: S) -> H {
         if S::BITS <= 32 {
             // Exact in a double.
             let x = if S::SIGNED { f64::from(a.extend() as i32) } else { f64::from(a.extend() as u32) };
@@ -161,10 +161,10 @@ op! {
         }
     }
     /// `cvt.rnd.sat.half.int`: no integer lies between 0 and 1
-    unary IntToHalfSat<H: Half, S: Int>(a: S) -> H {
+    unary(rare if true) IntToHalfSat<H: Half, S: Int>(a: S) -> H {
         let a = a.extend();
         H::nearest(if a == 0 || S::SIGNED && (a as i64) < 0 { 0.0 } else { 1.0 })
     }
     /// `cvt.rXi{.sat}.half.half`: to an integral value
-    unary HalfToIntegral<H: Half, R: Rounding, C: HalfRange>(a: H) -> H { H::nearest(C::clamp(a.to_f32().integral::<R>())) }
+    unary(rare if R::IS_DIRECTED) HalfToIntegral<H: Half, R: Rounding, C: HalfRange>(a: H) -> H { H::nearest(C::clamp(a.to_f32().integral::<R>())) }
 }
