@@ -7,7 +7,7 @@
 | `stencil MIB STEPS` | a kernel from one array to the other, which are swapped; the host reads a word each step | steps per second |
 | `pages MIB COUNT` | the host reads and writes single pages of one array while kernels run on another | touches per second |
 | `attached MIB COUNT` | the same, of an array that is attached to the host | touches per second |
-| `prefetched MIB` | a kernel adds to an array, which is prefetched to the host, and read there | GB/s of all that |
+| `prefetched MIB` | a kernel adds to an array, which is prefetched to the host, and read there | bytes per second of all that |
 | `beyond MIB COUNT` | COUNT arrays, all written by a kernel and looked at, twice | seconds |
 """
 
@@ -151,7 +151,7 @@ class Worker:
         self.call("cuMemPrefetchAsync", ctypes.c_uint64(array), ctypes.c_size_t(size), HOST, self.stream)
         self.wait()
         self.must_be(array, size, 7)
-        return {"prefetched": size / 1e9 / (time.perf_counter() - began)}
+        return {"prefetched": size / (time.perf_counter() - began)}
 
     def pages(self, mib, count, is_attached=False):
         size = mib << 20
