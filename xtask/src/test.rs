@@ -34,7 +34,7 @@ use crate::rooms;
 use crate::rpm;
 use crate::same_build;
 use crate::slurm;
-use crate::suites::{self, Suites, Tier};
+use crate::suites::{self, Suites, Tier, Totals};
 use crate::systems;
 use crate::tarball;
 use crate::tree::{self, Tree};
@@ -104,36 +104,91 @@ enum Batching {
     Off,
 }
 
+/// What came of the steps so far.
+struct Report {
+    /// When each began.
+    begun: Vec<(&'static str, Instant)>,
+    total: Count,
+    failed_steps: Vec<&'static str>,
+    /// What runners said of tests that failed.
+    failures: Vec<String>,
+}
+
+impl Report {
+    /// Steps that take less are not in the table of times.
+    const SHORTEST_S: u64 = 10;
+
+    fn begin(&mut self, step: &'static str) {
+        announce(step);
+        self.begun.push((step, Instant::now()));
+    }
+
+    fn add(&mut self, step: &'static str, count: Count) {
+        self.total.passed += count.passed;
+        self.total.failed += count.failed;
+        if count.failed > 0 {
+            self.failed_steps.push(step);
+        }
+    }
+
+    /// A step that is one test.
+    fn add_outcome(&mut self, step: &'static str, outcome: Result<()>) {
+        let count = match outcome {
+            Ok(()) => Count { passed: 1, failed: 0 },
+            Err(error) => {
+                println!("{error:#}");
+                Count { passed: 0, failed: 1 }
+            }
+        };
+        self.add(step, count);
+    }
+
+    /// Prints what came of all, the counts last.
+    fn print(&self) {
+        if !self.failures.is_empty() {
+            announce("failures, once more");
+            self.failures.iter().for_each(|line| println!("{line}"));
+        }
+        let Some((_, start)) = self.begun.first() else { return };
+        let ends = self.begun.iter().skip(1).map(|(_, begun)| *begun).chain([Instant::now()]);
+        println!();
+        for ((step, begun), end) in self.begun.iter().zip(ends) {
+            let took_s = (end - *begun).as_secs();
+            if took_s >= Self::SHORTEST_S {
+                println!("{took_s:5} s  {step}");
+            }
+        }
+        println!("{:5} s", start.elapsed().as_secs());
+        if !self.failed_steps.is_empty() {
+            println!("failed: {}", self.failed_steps.join(", "));
+        }
+        println!("{} passed, {} failed", self.total.passed, self.total.failed);
+    }
+}
+
 /// Runs all steps, also after one has failed.
 ///
 /// # Errors
 /// When a test failed, or the product or the programs cannot be built.
 pub(crate) fn run(paths: &Paths, options: &Test) -> Result<()> {
-    let start = Instant::now();
-    let mut total = Count::default();
-    let mut failed_steps = Vec::new();
-    let mut failures = Vec::new();
-    if options.filter.is_none() {
+    let mut report = Report {
+        begun: Vec::new(),
+        total: Count::default(),
+        failed_steps: Vec::new(),
+        failures: Vec::new(),
+    };
+    let is_whole = options.filter.is_none();
+    if is_whole {
         for (name, check) in CHECKS {
-            announce(name);
-            match check(paths) {
-                Ok(()) => total.passed += 1,
-                Err(error) => {
-                    println!("{error:#}");
-                    failed_steps.push(name);
-                    total.failed += 1;
-                }
-            }
+            report.begin(name);
+            report.add_outcome(name, check(paths));
         }
-    }
-    if options.filter.is_none() {
         proofs::clear(paths)?;
     }
-    let other_steps =
-        if options.filter.as_deref() == Some(SUITES) { Vec::new() } else { steps(options) };
-    for step in other_steps {
+    let is_suites = options.filter.as_deref() == Some(SUITES);
+    for step in if is_suites { Vec::new() } else { steps(options) } {
         if step.name == BLACK_BOX {
-            announce("product and CUDA programs");
+            report.begin("product and CUDA programs");
             let dist = dist::build(paths, Build::Portable)?;
             programs::build(paths, &dist)?;
             if let Unpacked::Skipped(why) = slurm::ensure(paths)? {
@@ -145,73 +200,35 @@ pub(crate) fn run(paths: &Paths, options: &Test) -> Result<()> {
                 chromium::ensure(paths);
             }
         }
-        announce(step.name);
+        report.begin(step.name);
         let (count, told) = run_step(paths, &step)?;
-        failures.extend(told);
-        if count.failed > 0 {
-            failed_steps.push(step.name);
-        }
-        total.passed += count.passed;
-        total.failed += count.failed;
+        report.failures.extend(told);
+        report.add(step.name, count);
     }
-    if options.filter.is_none() {
+    if is_whole {
         let tree = tree::build(paths, &Dist::at(paths))?;
         for (name, check) in PACKAGES.into_iter().chain(FULL.into_iter().filter(|_| options.full)) {
-            announce(name);
-            match check(paths, &tree) {
-                Ok(()) => total.passed += 1,
-                Err(error) => {
-                    println!("{error:#}");
-                    failed_steps.push(name);
-                    total.failed += 1;
-                }
-            }
+            report.begin(name);
+            report.add_outcome(name, check(paths, &tree));
         }
     }
-    if options.filter.is_none() || options.filter.as_deref() == Some(SUITES) {
-        announce(SUITES);
+    if is_whole || is_suites {
+        report.begin(SUITES);
         let tier = if options.full { Tier::Full } else { Tier::Quick };
         match suites::run(paths, &Suites::for_test(tier)) {
-            Ok(count) => {
-                total.passed += count.passed;
-                total.failed += count.failed;
-                if count.failed > 0 {
-                    failed_steps.push(SUITES);
-                }
-            }
-            Err(error) => {
-                println!("{error:#}");
-                failed_steps.push(SUITES);
-                total.failed += 1;
-            }
+            Ok(Totals { passed, failed }) => report.add(SUITES, Count { passed, failed }),
+            Err(error) => report.add_outcome(SUITES, Err(error)),
         }
     }
-    if options.filter.is_none() {
-        announce(PROOFS);
-        match proofs::check(paths) {
-            Ok(()) => total.passed += 1,
-            Err(error) => {
-                println!("{error:#}");
-                failed_steps.push(PROOFS);
-                total.failed += 1;
-            }
-        }
+    if is_whole {
+        report.begin(PROOFS);
+        report.add_outcome(PROOFS, proofs::check(paths));
     }
-    if !failures.is_empty() {
-        announce("failures, once more");
-        for line in &failures {
-            println!("{line}");
-        }
-    }
-    println!("\n{} s", start.elapsed().as_secs());
-    if !failed_steps.is_empty() {
-        println!("failed: {}", failed_steps.join(", "));
-    }
-    println!("{} passed, {} failed", total.passed, total.failed);
-    if total.failed > 0 {
+    report.print();
+    if report.total.failed > 0 {
         bail!("not all tests passed");
     }
-    if total.passed == 0 {
+    if report.total.passed == 0 {
         bail!(
             "no test ran: is {:?} part of a test's name?",
             options.filter.as_deref().unwrap_or("")
