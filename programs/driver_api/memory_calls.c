@@ -103,6 +103,12 @@ static uint64_t managed_memory(CUstream stream) {
     CALL(cuMemAdvise_v2, memory, BYTES, CU_MEM_ADVISE_SET_PREFERRED_LOCATION, host);
     CALL(cuMemPrefetchAsync, memory, BYTES, 0, stream);
     CALL(cuMemPrefetchAsync_v2, memory, BYTES, host, 0, stream);
+    int is_read_mostly = -9, preferred = -9;
+    CUmem_range_attribute asked[2] = {CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY, CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION};
+    CALL(cuMemRangeGetAttribute, &preferred, sizeof preferred, asked[1], memory, BYTES);
+    REQUIRE(preferred == CU_DEVICE_CPU);
+    CALL(cuMemRangeGetAttributes, (void *[]){&is_read_mostly, &preferred}, (size_t[]){4, 4}, asked, 2, memory, BYTES);
+    REQUIRE(is_read_mostly == 0 && preferred == CU_DEVICE_CPU);
     CALL(cuStreamAttachMemAsync, stream, memory, 0, CU_MEM_ATTACH_SINGLE);
     CALL(cuStreamSynchronize, stream);
     REQUIRE(words[0] == 11 && words[BYTES / 4 - 1] == 12);
