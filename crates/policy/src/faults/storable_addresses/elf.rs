@@ -10,6 +10,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 const RELOCATIONS_WITH_ADDENDS: u32 = 4;
 const RELOCATIONS: u32 = 9;
+/// Relocations of one address: of its halves.
+const MOST_AT_A_PLACE: usize = 4;
 /// The table of addresses.
 const ADDRESSES: &[u8] = b".nv.constant4";
 const CODE: &[u8] = b".text";
@@ -27,6 +29,7 @@ pub(super) fn storable(elf: &Elf<'_>) -> Result<StorableAddresses, &'static str>
     let mut tables = Tables {
         architecture: Architecture::default(),
         addresses: BTreeMap::new(),
+        has_functions: false,
         constants: image.constants(),
     };
     for section in &sections {
@@ -130,7 +133,12 @@ impl<'a> Named<'a> {
                     Subject::Function(symbol) => Entry::Function(symbol.name),
                     Subject::Other => Entry::Driver,
                 };
-                tables.addresses.entry(relocation.offset & !7).or_default().push(entry);
+                tables.has_functions |= matches!(entry, Entry::Function(_));
+                let place = tables.addresses.entry(relocation.offset & !7).or_default();
+                place.push(entry);
+                if place.len() > MOST_AT_A_PLACE {
+                    return Err("many addresses at one place");
+                }
                 continue;
             }
             match subject {

@@ -28,6 +28,8 @@ pub(super) struct Tables<'a> {
     pub(super) architecture: Architecture,
     /// By the offset in bank 4.
     pub(super) addresses: BTreeMap<u64, Vec<Entry<'a>>>,
+    /// Whether a function of the image is among them.
+    pub(super) has_functions: bool,
     /// Its `__constant__` variables.
     pub(super) constants: BTreeSet<String>,
 }
@@ -44,6 +46,8 @@ impl Tables<'_> {
         code: &[Instruction],
         names: &mut BTreeSet<String>,
     ) -> Result<(), &'static str> {
+        // Names are added once, however often code reads them.
+        let (mut reads_any_address, mut reads_constants) = (false, false);
         for (at, instruction) in code.iter().enumerate() {
             match instruction.reading() {
                 Reading::Fixed { bank: ADDRESSES, offset, size_bytes } => {
@@ -52,29 +56,30 @@ impl Tables<'_> {
                     names.extend(read.filter_map(|entry| storable(entry, is_passed)));
                 }
                 Reading::Indexed { bank: ADDRESSES, .. }
-                    if !self.has_functions() && is_called(code, at) => {}
-                Reading::Indexed { bank: ADDRESSES, .. } => {
-                    let all = self.addresses.values().flatten();
-                    names.extend(all.filter_map(|entry| storable(entry, || false)));
-                }
+                    if !self.has_functions && is_called(code, at) => {}
+                Reading::Indexed { bank: ADDRESSES, .. } => reads_any_address = true,
                 Reading::Fixed { bank: PARAMETERS, offset, size_bytes } => {
                     let constants_at = self.architecture.constants_at;
-                    if offset < constants_at + ADDRESS_BYTES && offset + size_bytes > constants_at {
-                        names.extend(self.constants.iter().cloned());
-                    }
+                    reads_constants |=
+                        offset < constants_at + ADDRESS_BYTES && offset + size_bytes > constants_at;
                 }
                 Reading::Indexed { bank: PARAMETERS, offset } => {
                     let is_of_parameters =
                         u64::try_from(offset).is_ok_and(|it| it >= self.architecture.parameters_at);
-                    if !is_of_parameters {
-                        names.extend(self.constants.iter().cloned());
-                    }
+                    reads_constants |= !is_of_parameters;
                 }
                 Reading::Elsewhere if !self.constants.is_empty() || !self.addresses.is_empty() => {
                     return Err("constants that are described in a register");
                 }
                 _ => {}
             }
+        }
+        if reads_any_address {
+            let all = self.addresses.values().flatten();
+            names.extend(all.filter_map(|entry| storable(entry, || false)));
+        }
+        if reads_constants {
+            names.extend(self.constants.iter().cloned());
         }
         Ok(())
     }
@@ -85,11 +90,6 @@ impl Tables<'_> {
         self.addresses.range(first..first + size_bytes).flat_map(|(_, it)| it)
     }
 
-    fn has_functions(&self) -> bool {
-        let is_function = |entry: &Entry<'_>| matches!(entry, Entry::Function(_));
-        self.addresses.values().flatten().any(is_function)
-    }
-
     /// Whether a function of the driver's is called in any case after an instruction, and nothing
     /// is stored before.
     fn goes_to_driver(&self, code: &[Instruction], at: usize) -> bool {
@@ -97,7 +97,7 @@ impl Tables<'_> {
         let before = code[..ahead].iter().rev().take(MOST_INSTRUCTIONS);
         let mut straight = before.take_while(|it| !it.is_control());
         straight.find(|it| it.may_change(called)).is_some_and(|it| match it.reading() {
-            Reading::Indexed { bank: ADDRESSES, .. } => !self.has_functions(),
+            Reading::Indexed { bank: ADDRESSES, .. } => !self.has_functions,
             Reading::Fixed { bank: ADDRESSES, offset, size_bytes } => {
                 self.entries(offset, size_bytes).all(|entry| *entry == Entry::Driver)
             }

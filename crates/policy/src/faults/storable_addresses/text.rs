@@ -59,13 +59,20 @@ pub(super) fn storable(text: &[u8]) -> Result<StorableAddresses, &'static str> {
             Part::Declaration(text) | Part::Statement(text) => body.push(*text),
             Part::Ends => {
                 let body = std::mem::take(&mut body);
-                Function { known: &known, body }.add_stored(&mut stored);
+                Function { known: &known, body }.add_stored(&mut stored)?;
             }
         }
     }
     let names = stored.into_iter().filter(|name| !is_table_of_toolkit(name.as_bytes()));
     Ok(StorableAddresses::from_names(names.map(|name| printable(name.as_bytes())).collect()))
 }
+
+/// Passes over a function's text. Each follows an address as far as the text goes on, so there are
+/// as many as jumps back that matter.
+const MOST_PASSES: usize = 64;
+
+/// From where a call's parameter is put in its place to the call.
+const MOST_STATEMENTS: usize = 256;
 
 /// One function's instructions.
 struct Function<'a> {
@@ -74,17 +81,24 @@ struct Function<'a> {
 }
 
 impl<'a> Function<'a> {
-    fn add_stored(&self, stored: &mut Origins<'a>) {
+    fn add_stored(&self, stored: &mut Origins<'a>) -> Result<(), &'static str> {
         let is_about_any = |it: &&str| words(it).any(|word| self.known.contains(word));
         if !self.body.iter().any(is_about_any) {
-            return;
+            return Ok(());
         }
         let mut registers: HashMap<&str, Origins<'a>> = HashMap::new();
-        while self.body.iter().any(|statement| self.computes(statement, &mut registers)) {}
+        let mut follow = || {
+            let computes = |is_new, statement| self.computes(statement, &mut registers) | is_new;
+            self.body.iter().copied().fold(false, computes)
+        };
+        if (0..MOST_PASSES).all(|_| follow()) {
+            return Err("addresses that go against the order of the text again and again");
+        }
         for (at, statement) in self.body.iter().enumerate() {
             let stored_here = self.stored_by(at, statement, &registers);
             stored.extend(stored_here);
         }
+        Ok(())
     }
 
     fn origins(&self, text: &'a str, registers: &HashMap<&str, Origins<'a>>) -> Origins<'a> {
@@ -154,6 +168,7 @@ impl<'a> Function<'a> {
     fn prints_next(&self, at: usize) -> bool {
         let mut calls = self.body[at..]
             .iter()
+            .take(MOST_STATEMENTS)
             .filter_map(|it| Instruction::read(it))
             .filter(|it| it.name == "call");
         calls.next().is_some_and(|it| words(it.operands).any(|word| PRINTING.contains(&word)))
