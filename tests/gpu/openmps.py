@@ -70,7 +70,8 @@ class OpenMps:
         return done.stdout
 
     def quit(self):
-        subprocess.run([self.executable, "control"], input="quit\n", env=self.environment, text=True,
+        """Ends the daemon, and after some seconds what is still its client."""
+        subprocess.run([self.executable, "control"], input="quit -t 10\n", env=self.environment, text=True,
                        capture_output=True, check=False)
 
 

@@ -13,7 +13,8 @@ A program that prints FAIL is wrong, whatever it ends with.
 The list of what is worse under OpenMPS, by result or by more than three times and a second more, shall be empty.
 
 *Tests*, such as PyTorch's (folder `test` of the version that is installed), CuPy's, numba's or Triton's, by pytest with pytest-xdist, --at-once at a time: natively, under OpenMPS, and with
---sm-percent under a share. What passes natively and fails under OpenMPS is run once more, both ways, alone. What follows `--` goes to pytest.
+--sm-percent under a share. What passes natively and fails under OpenMPS is run once more, both ways, alone; what took much longer is named. What follows `--` goes to pytest.
+Leave out tests that make the GPU fault on purpose (`-- -k "not invalid_probs"`): a fault can cost tests beside it, which `docs/faults.md` explains.
 
 Build OpenMPS first (`cargo xtask build`). Under OpenMPS every program must have been its client; what its servers lost is printed, too. --seconds bounds the whole run: what there was no time for is
 left out, and counted. --out is a folder for all results. Exits with 1 when something that is right natively is not right, or was no client.
@@ -96,11 +97,12 @@ def ended(process, limit_s):
         output = process.communicate(timeout=max(0.1, limit_s))[0]
         return process.returncode, output
     except subprocess.TimeoutExpired:
-        with contextlib.suppress(ProcessLookupError):
+        return None, ""
+    finally:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            process.communicate(timeout=10)
-        return None, ""
+            process.wait(timeout=10)
 
 
 # ---- Programs ----
@@ -252,6 +254,19 @@ def outcomes(text):
     return found
 
 
+def times(text):
+    """Of a report: the seconds that each test that passed took."""
+    fields = (line.split("\t", 2) for line in text.splitlines())
+    return {name: float(seconds) for outcome, seconds, name in fields if outcome == "passed"}
+
+
+def slower(native, shared):
+    """The tests that took too much longer than natively, the slowest first."""
+    found = [(shared[name], native[name], name) for name in native.keys() & shared.keys()
+             if shared[name] > native[name] * SLOWER and shared[name] > native[name] + SLOWER_S]
+    return [f"{name}: {took:.1f} s, natively {natively:.1f}" for took, natively, name in sorted(found, reverse=True)]
+
+
 def pytest(kind, front, files, at_once, limit_s, options, report):
     """The outcomes of what ran within the limit."""
     spread = ["-n", str(at_once)] if at_once > 1 and importlib.util.find_spec("xdist") else []
@@ -264,11 +279,12 @@ def pytest(kind, front, files, at_once, limit_s, options, report):
         process = subprocess.Popen(list(map(str, command)), env=environment, cwd=options.sources, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                                    start_new_session=True)
         code, _ = ended(process, limit_s)
-    found = outcomes(report.read_text()) if report.exists() else {}
+    text = report.read_text() if report.exists() else ""
     if options.out:
+        (options.out / report.name).write_text(text)
         with open(options.out / "pytest.log", "a") as kept:
             kept.write(f"==== {report.stem}\n{report.with_suffix('.log').read_text(errors='replace')[-LOG_KEPT:]}\n")
-    return found, code
+    return outcomes(text), times(text), code
 
 
 def count(found, outcome):
@@ -284,18 +300,18 @@ def run_tests(options, directory):
     ways = {"native": (native, native.front), "openmps": (ours, ours.front)}
     if options.sm_percent:
         ways[f"openmps-sm-{options.sm_percent}"] = (ours, [*ours.front[:-1], "--sm-percent", str(options.sm_percent), "--"])
-    found, ends, bad, lost = {}, {}, [], []
+    found, took, ends, bad, lost = {}, {}, {}, [], []
     again = options.seconds * AGAIN_PART
     try:
         for position, (name, (kind, front)) in enumerate(ways.items()):
             limit_s = max(1, budget.left() - again) / (len(ways) - position)
-            found[name], ends[name] = pytest(kind, front, options.tests, options.at_once, limit_s, options, directory / f"{name}.tsv")
+            found[name], took[name], ends[name] = pytest(kind, front, options.tests, options.at_once, limit_s, options, directory / f"{name}.tsv")
             print(f"{options.seconds - budget.left():.0f} s: {name}, {len(found[name])} tests", file=sys.stderr, flush=True)
         suspects = [name for name, outcome in found["native"].items() if outcome == "passed" and any(found[way].get(name) == "failed" for way in ways)]
         if suspects and budget.left() > 2:
             for position, way in enumerate(ways):
                 limit_s = budget.left() / (len(ways) - position)
-                once_more, _ = pytest(*ways[way], suspects[:MOST_LINES], 1, limit_s, options, directory / f"{way}-again.tsv")
+                once_more, _, _ = pytest(*ways[way], suspects[:MOST_LINES], 1, limit_s, options, directory / f"{way}-again.tsv")
                 bad += [f"{way}: {name}" for name in suspects if way != "native" and found[way].get(name) == "failed"
                         and once_more.get(name, "failed") == "failed" and found["native"].get(name) == "passed"]
                 if way == "native":
@@ -317,6 +333,9 @@ def run_tests(options, directory):
         tried = sum(name in found[way] for name in both)
         told = "no, there was no time" if ends[way] is None else f"yes, {ends[way]}"
         lines.append(f"| {way} | {len(found[way])} | {count(found[way], 'passed')} | {count(found[way], 'failed')} | {count(found[way], 'skipped')} | {passed} of {tried} | {told} |")
+    for way in list(ways)[1:]:
+        late = slower(took["native"], took[way])
+        lines += ["", f"{way}: {len(late)} took more than {SLOWER:.0f} times and {SLOWER_S:.0f} s more than natively", *(f"- {line}" for line in late[:MOST_LINES])]
     keep(options, "tests.json", {"outcomes": found, "worse": bad, "lost": lost})
     return lines, bad, lost
 

@@ -50,6 +50,11 @@ class Tests(unittest.TestCase):
         self.assertEqual(suites.outcomes("passed\t0.1\ta.py::x[1-\u00b5]\nfailed\t0.1\ta.py::x[1-\u00b5]\nskipped\t0.0\tb\n"),
                          {"a.py::x[1-\u00b5]": "failed", "b": "skipped"})
 
+    def test_what_took_longer(self):
+        native = suites.times("passed\t1.0\ta\npassed\t0.1\tb\nfailed\t0.1\tc\npassed\t2.0\td\n")
+        shared = suites.times("passed\t3.5\ta\npassed\t1.0\tb\npassed\t9.0\tc\npassed\t7.0\td\n")
+        self.assertEqual(suites.slower(native, shared), ["d: 7.0 s, natively 2.0", "a: 3.5 s, natively 1.0"])
+
 
 if __name__ == "__main__":
     unittest.main()
