@@ -47,7 +47,7 @@ BUILD_PART, AGAIN_PART = 0.4, 0.1
 BUILD_LIMIT_S = 120
 # More than so many times as long, and so much longer, is worse.
 SLOWER, SLOWER_S = 3.0, 1.0
-MOST_LINES = 40
+MOST_LINES, MOST_AGAIN = 40, 400
 OUTPUT_KEPT, LOG_KEPT = 2000, 2000000
 # What programs print whose results are wrong, though they may end with 0; such a run counts as if it had ended with this.
 WRONG, PRINTED_WRONG = re.compile(r"\b(FAIL|FAILED|Fail|Failed|Error:|CUDA error)\b"), 255
@@ -311,7 +311,7 @@ def run_tests(options, directory):
         if suspects and budget.left() > 2:
             for position, way in enumerate(ways):
                 limit_s = budget.left() / (len(ways) - position)
-                once_more, _, _ = pytest(*ways[way], suspects[:MOST_LINES], 1, limit_s, options, directory / f"{way}-again.tsv")
+                once_more, _, _ = pytest(*ways[way], suspects[:MOST_AGAIN], 1, limit_s, options, directory / f"{way}-again.tsv")
                 bad += [f"{way}: {name}" for name in suspects if way != "native" and found[way].get(name) == "failed"
                         and once_more.get(name, "failed") == "failed" and found["native"].get(name) == "passed"]
                 if way == "native":

@@ -134,27 +134,31 @@ fn open((columns, lines): (u16, u16)) -> io::Result<(OwnedFd, OwnedFd)> {
 /// What is on a terminal, as far as full-screen programs need one: moves, erasing, and characters
 /// of one cell.
 #[derive(Debug)]
-struct Screen {
+pub struct Screen {
     cells: Vec<Vec<char>>,
     /// Line and column.
     at: (usize, usize),
     /// Not understood yet: a part of a character or of a code.
     pending: Vec<u8>,
-    written: String,
+    /// All characters and codes that came whole.
+    pub written: String,
 }
 
 impl Screen {
-    fn new(columns: usize, lines: usize) -> Self {
+    /// An empty one.
+    pub fn new(columns: usize, lines: usize) -> Self {
         let cells = vec![vec![' '; columns]; lines];
         Self { cells, at: (0, 0), pending: Vec::new(), written: String::new() }
     }
 
-    fn text(&self) -> String {
+    /// Its lines, without the spaces at their ends.
+    pub fn text(&self) -> String {
         let lines = self.cells.iter().map(|line| line.iter().collect::<String>());
         lines.map(|line| line.trim_end().to_owned() + "\n").collect()
     }
 
-    fn take(&mut self, bytes: &[u8]) {
+    /// Shows what a program has written; a character or code may come in parts.
+    pub fn take(&mut self, bytes: &[u8]) {
         self.pending.extend(bytes);
         let pending = std::mem::take(&mut self.pending);
         let whole = pending.utf8_chunks().next().map_or(0, |chunk| chunk.valid().len());
@@ -209,23 +213,5 @@ fn code_length(text: &str) -> Option<usize> {
         b'[' => text.bytes().skip(2).position(|byte| (0x40..0x7f).contains(&byte)).map(|at| at + 3),
         b'(' | b')' => (text.len() > 2).then_some(3),
         _ => Some(2),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_screen_shows_what_was_written_where() {
-        let mut screen = Screen::new(6, 2);
-        let text = "\u{1b}[2J\u{1b}[2;3Hä█\u{1b}[38;5;1mx\u{1b}[1;1Ho\r\nk";
-        for byte in text.bytes() {
-            screen.take(&[byte]);
-        }
-        assert_eq!(screen.text(), "o\nk ä█x\n");
-        assert_eq!(screen.written, text);
-        screen.take(b"\x1b[2J");
-        assert_eq!(screen.text(), "\n\n");
     }
 }

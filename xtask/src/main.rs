@@ -44,6 +44,7 @@ mod system_tree;
 mod systems;
 mod tarball;
 mod test;
+mod test_targets;
 mod toolchain;
 mod tree;
 mod wheel;

@@ -37,6 +37,7 @@ use crate::slurm;
 use crate::suites::{self, Suites, Tier, Totals};
 use crate::systems;
 use crate::tarball;
+use crate::test_targets;
 use crate::tree::{self, Tree};
 use crate::wheel;
 
@@ -186,7 +187,8 @@ pub(crate) fn run(paths: &Paths, options: &Test) -> Result<()> {
         proofs::clear(paths)?;
     }
     let is_suites = options.filter.as_deref() == Some(SUITES);
-    for step in if is_suites { Vec::new() } else { steps(options) } {
+    let black_box = test_targets::words(paths, BLACK_BOX_PACKAGE)?;
+    for step in if is_suites { Vec::new() } else { steps(options, black_box) } {
         if step.name == BLACK_BOX {
             report.begin("product and CUDA programs");
             let dist = dist::build(paths, Build::Portable)?;
@@ -246,6 +248,7 @@ const PACKAGES: [(&str, PackageCheck); 5] = [
     ("Debian package", debian_package),
 ];
 const BLACK_BOX: &str = "black-box tests";
+const BLACK_BOX_PACKAGE: &str = "openmps-tests";
 const MODELS: &str = "orderings under a model checker";
 const WITHOUT_BATCHING: &str = "black-box tests without batching";
 const PROGRAMS_WITHOUT_BATCHING: &str = "CUDA programs without batching";
@@ -315,10 +318,13 @@ fn debian_package(paths: &Paths, tree: &Tree) -> Result<()> {
     deb::check_in_fresh_systems(paths, &package)
 }
 
-fn steps(options: &Test) -> Vec<Step> {
+/// All steps, in order; `black_box_targets` are cargo's words for the tests of real processes.
+fn steps(options: &Test, black_box_targets: Vec<String>) -> Vec<Step> {
     let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
-    let mut unit = words(&["test", "--workspace", "--exclude=openmps-tests", "--no-fail-fast"]);
-    let mut black_box = words(&["test", "--package=openmps-tests", "--no-fail-fast"]);
+    let mut unit = words(&["test", "--workspace", "--exclude", BLACK_BOX_PACKAGE]);
+    unit.extend(words(&["--no-fail-fast"]));
+    let mut black_box = words(&["test", "--workspace", "--no-fail-fast"]);
+    black_box.extend(black_box_targets);
     unit.extend(options.filter.clone());
     black_box.extend(options.filter.clone());
     black_box.extend(words(&["--", BLACK_BOX_THREADS]));
@@ -342,7 +348,7 @@ fn steps(options: &Test) -> Vec<Step> {
         steps.push(step("lints", Counts::AsOne, Calls::Unrecorded, lints));
     }
     steps.push(by_runner("unit tests", Calls::OfUnitTests, unit));
-    let mut models = words(&["test", "--package=link", "--features=loom", "--test=model"]);
+    let mut models = words(&["test", "--workspace", "--features=link/loom", "--test=model"]);
     models.extend(options.filter.clone());
     steps.push(by_runner(MODELS, Calls::Unrecorded, models));
     steps.push(by_runner(BLACK_BOX, Calls::OfPrograms, black_box.clone()));
@@ -357,7 +363,7 @@ fn steps(options: &Test) -> Vec<Step> {
 
 /// The CUDA programs under OpenMPS alone.
 fn programs_attached(options: &Test) -> Vec<String> {
-    let mut arguments = vec!["test", "--package=openmps-tests", "--test=programs"];
+    let mut arguments = vec!["test", "--workspace", "--test=programs"];
     arguments.extend(options.filter.as_deref());
     arguments.extend(["--", BLACK_BOX_THREADS, "--skip=::softcuda", "--skip=::no_daemon"]);
     arguments.into_iter().map(str::to_owned).collect()
@@ -501,7 +507,8 @@ mod tests {
 
     #[test]
     fn a_full_run_has_all_black_box_tests_with_batching_and_without() {
-        let steps = steps(&Test { full: true, filter: None });
+        let targets = vec!["--test=programs".to_owned()];
+        let steps = steps(&Test { full: true, filter: None }, targets);
         let black_box = steps.iter().find(|step| step.name == BLACK_BOX).unwrap();
         let without: Vec<_> = steps.iter().filter(|step| step.batching == Batching::Off).collect();
         assert!(black_box.batching == Batching::Default);
