@@ -21,7 +21,7 @@ use crate::toolchain::{self, Cudart};
 const SOURCES: &str = "OPENMPS_HECBENCH";
 /// The driver compiles what is in the program for its device.
 const ARCHITECTURE: &str = "compute_80";
-/// Two cores need 20 minutes of it, most of them for the compiler.
+/// Two busy cores need half of it the first time, most of that for the compiler.
 const LIMIT_S: u32 = 3600;
 /// Of one program.
 const PROGRAM_LIMIT_S: u32 = 60;
