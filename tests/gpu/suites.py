@@ -6,11 +6,12 @@ Nothing of others is in this repository. Get the sources yourself, read them, an
     python3 tests/gpu/suites.py programs --sources DIR --list LIST [--seconds 240] [--nvidia]
     python3 tests/gpu/suites.py tests --sources DIR [--seconds 240] [--sm-percent 50] test_cuda.py test_nn.py -- -k "not slow"
 
-*Programs*, such as CUDA samples (github.com/NVIDIA/cuda-samples) and HeCBench (github.com/zjin-lcf/HeCBench): LIST has a line for each program, of four fields with tabs between:
-its name, its folder in DIR, the command that builds it (or nothing), and the command that runs it there. {nvcc}, {arch} (sm_90), {source} (the folder) and {build} (an empty folder of its own)
-are replaced; no shell is used. Each runs natively, --at-once at a time in the order of the list; those that succeed run under OpenMPS in the same way, and with --nvidia under NVIDIA's MPS.
+*Programs*, such as CUDA samples (github.com/NVIDIA/cuda-samples) and HeCBench (github.com/zjin-lcf/HeCBench): LIST has a line for each program, of four or five fields with tabs between:
+its name, its folder in DIR, the command that builds it (or nothing), the command that runs it there, and a word that it must print. {nvcc}, {arch} (sm_90), {source} (the folder) and {build}
+(a folder of its own; with --built DIR below DIR, where it stays) are replaced; no shell is used. Each runs natively, --at-once at a time in the order of the list; those that succeed run under OpenMPS in the same way, and with --nvidia under NVIDIA's MPS.
 A program that prints FAIL is wrong, whatever it ends with.
-The list of what is worse under OpenMPS, by result or by more than three times and a second more, shall be empty.
+The list of what is worse under OpenMPS, by result or by more than three times and a second more, shall be empty. With --all-right the times do not count, and what was not built, is wrong
+natively or was left out stands there too: for lists of what is known to be right, such as suites/hecbench-softcuda.tsv.
 
 *Tests*, such as PyTorch's (folder `test` of the version that is installed), CuPy's, numba's or Triton's, by pytest with pytest-xdist, --at-once at a time: natively, under OpenMPS, and with
 --sm-percent under a share. What passes natively and fails under OpenMPS is run once more, both ways, alone; what took much longer is named. What follows `--` goes to pytest.
@@ -26,6 +27,7 @@ import concurrent.futures
 import contextlib
 import importlib.util
 import json
+import math
 import os
 import pathlib
 import re
@@ -52,7 +54,11 @@ OUTPUT_KEPT, LOG_KEPT = 2000, 2000000
 # What programs print whose results are wrong, though they may end with 0; such a run counts as if it had ended with this.
 WRONG, PRINTED_WRONG = re.compile(r"\b(FAIL|FAILED|Fail|Failed|Error:|CUDA error)\b"), 255
 
-Entry = collections.namedtuple("Entry", "name folder build run")
+# Of a source folder, what a program is built of.
+SOURCES = {".c", ".cc", ".cpp", ".cu", ".cuh", ".cxx", ".h", ".hpp", ".inl"}
+BUILT = "built.json"
+
+Entry = collections.namedtuple("Entry", "name folder build run says", defaults=[""])
 # `code` is nothing for what did not end within the limit.
 Ran = collections.namedtuple("Ran", "code seconds is_client output")
 
@@ -77,8 +83,8 @@ def entries(text):
     for number, line in enumerate(text.splitlines(), 1):
         if line.strip() and not line.startswith("#"):
             fields = [field.strip() for field in line.split("\t")]
-            if len(fields) != 4 or not fields[3]:
-                raise ValueError(f"line {number}: four fields with tabs between are expected")
+            if len(fields) not in (4, 5) or not fields[3]:
+                raise ValueError(f"line {number}: four or five fields with tabs between are expected")
             found.append(Entry(*fields))
     return found
 
@@ -107,13 +113,26 @@ def ended(process, limit_s):
 
 # ---- Programs ----
 
+def newest_source(folder):
+    """When the newest of a folder's sources was written; nothing if there are none."""
+    return max((path.stat().st_mtime for path in folder.rglob("*") if path.suffix in SOURCES), default=None)
+
+
 def build(entry, values, limit_s):
     """Whether it is there, and what was said if not."""
     if not entry.build:
         return True, ""
-    process = subprocess.Popen(command_of(entry.build, values), cwd=values["source"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+    command, stamp = command_of(entry.build, values), values["build"] / BUILT
+    wanted = json.dumps([command, newest_source(values["source"])])
+    if stamp.exists() and stamp.read_text() == wanted:
+        return True, ""
+    if limit_s < 1:
+        return False, "there was no time"
+    process = subprocess.Popen(command, cwd=values["source"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                stderr=subprocess.STDOUT, text=True, errors="replace", start_new_session=True)
     code, output = ended(process, min(limit_s, BUILD_LIMIT_S))
+    if code == 0:
+        stamp.write_text(wanted)
     return code == 0, "there was no time" if code is None else output[-OUTPUT_KEPT:]
 
 
@@ -142,18 +161,28 @@ class Runner:
         code, output = ended(process, min(self.limit_s, budget.left()))
         if code is None and budget.left() <= 0:
             return None
-        if code == 0 and WRONG.search(output):
+        if code == 0 and is_wrong(entry, output):
             code = PRINTED_WRONG
         return Ran(code, time.monotonic() - start, self.was_client(process.pid), output[-OUTPUT_KEPT:])
 
 
-def worse(native, ours):
+def is_wrong(entry, output):
+    """Whether what a program printed says so, or does not say what it must."""
+    return bool(WRONG.search(output)) or not re.search(rf"\b{re.escape(entry.says)}\b" if entry.says else "", output)
+
+
+def failure(ran):
+    """How a run failed."""
+    told = "did not end" if ran.code is None else f"exit {ran.code}"
+    last = ran.output.strip().splitlines()[-1][-100:] if ran.output.strip() else ""
+    return f"{told}: {last}"
+
+
+def worse(native, ours, slower=SLOWER):
     """Why a program's run is worse than natively; nothing if it is not."""
     if native.code == 0 and ours.code != 0:
-        told = "did not end" if ours.code is None else f"exit {ours.code}"
-        last = ours.output.strip().splitlines()[-1][-100:] if ours.output.strip() else ""
-        return f"{told}: {last}"
-    if ours.seconds > SLOWER * native.seconds and ours.seconds > native.seconds + SLOWER_S:
+        return failure(ours)
+    if ours.seconds > slower * native.seconds and ours.seconds > native.seconds + SLOWER_S:
         return f"{ours.seconds:.1f} s, natively {native.seconds:.1f}"
     if not ours.is_client:
         return "was no client of the server"
@@ -169,7 +198,22 @@ def median_of(runs):
     return next(run for run in runs if run.seconds == middle)
 
 
-def summary(found, kinds):
+def not_right(listed, unbuilt, found):
+    """Lines: of a list of which all shall be right, what was not built, not right natively, or left out."""
+    lines = []
+    for entry in listed:
+        native = found["none"].get(entry.name)
+        if entry.name in unbuilt:
+            said = unbuilt[entry.name].strip().splitlines() or ["it said nothing"]
+            lines.append(f"{entry.name} was not built: {next((line for line in said if 'error' in line), said[-1])}")
+        elif native and native.code != 0:
+            lines.append(f"{entry.name}, none: {failure(native)}")
+        elif not all(entry.name in runs for runs in found.values()):
+            lines.append(f"{entry.name} was left out: there was no time")
+    return lines
+
+
+def summary(found, kinds, slower=SLOWER):
     """Lines: how many were right, and times over what was right in all; then what is worse."""
     right = {kind: [name for name, run in found[kind].items() if run.code == 0] for kind in kinds}
     in_all = set.intersection(*(set(names) for names in right.values())) if right else set()
@@ -179,7 +223,7 @@ def summary(found, kinds):
     bad = []
     for kind in kinds[1:]:
         for name, run in found[kind].items():
-            if why := worse(found[kinds[0]][name], run):
+            if why := worse(found[kinds[0]][name], run, slower):
                 bad.append(f"{name}, {kind}: {why}")
     return lines, bad
 
@@ -189,13 +233,13 @@ def run_programs(options, directory):
     listed, values, unbuilt = entries(options.list.read_text()), {}, {}
     if options.only:
         listed = [entry for entry in listed if entry.name in options.only.split(",")]
-    for number, entry in enumerate(listed):
-        place = directory / f"build-{number}"
-        place.mkdir()
+    for entry in listed:
+        place = (options.built or directory / "built") / entry.name
+        place.mkdir(parents=True, exist_ok=True)
         values[entry.name] = {"nvcc": options.nvcc, "arch": options.arch, "source": (options.sources / entry.folder).resolve(), "build": place}
     building = budget.part(BUILD_PART)
     with concurrent.futures.ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-        made = list(pool.map(lambda entry: build(entry, values[entry.name], building.left()) if building.left() > 1 else (False, "there was no time"), listed))
+        made = list(pool.map(lambda entry: build(entry, values[entry.name], building.left()), listed))
     unbuilt = {entry.name: said for entry, (is_there, said) in zip(listed, made) if not is_there}
     names = ["none", *sharing.available(["nvidia"] if options.nvidia else []), "openmps"]
     found, lost, left = {name: {} for name in names}, [], [entry for entry in listed if entry.name not in unbuilt]
@@ -221,7 +265,9 @@ def run_programs(options, directory):
             # Who is wrong natively, or faults there, has no place beside others.
             left = [entry for entry in left if entry.name in found[name] and found[name][entry.name].code == 0]
         print(f"{options.seconds - budget.left():.0f} s: {name}, {len(runs)} programs", file=sys.stderr, flush=True)
-    lines, bad = summary(found, names)
+    lines, bad = summary(found, names, math.inf if options.all_right else SLOWER)
+    if options.all_right:
+        bad = not_right(listed, unbuilt, found) + bad
     bad += [f"{name}: no program ran" for name in names if not found[name]]
     keep(options, "programs.json", {"built": len(listed) - len(unbuilt), "not_built": unbuilt, "lost": lost,
                                     "runs": {name: {each: run._asdict() for each, run in runs.items()} for name, runs in found.items()}})
@@ -360,6 +406,8 @@ def arguments():
     parser.add_argument("--sm-percent", type=int, help="tests under this share, too")
     parser.add_argument("--first", action="store_true", help="tests: stop at the first that fails")
     parser.add_argument("--nvidia", action="store_true", help="programs under NVIDIA's MPS, too")
+    parser.add_argument("--all-right", action="store_true", help="programs: all of the list must be built and right natively, too; times do not count")
+    parser.add_argument("--built", type=pathlib.Path, help="programs: a folder for what is built, which is not built again")
     parser.add_argument("--nvcc", default=shutil.which("nvcc") or "/usr/local/cuda/bin/nvcc")
     parser.add_argument("--arch", default="native", help="what {arch} stands for [native]")
     parser.add_argument("--softcuda", action="store_true", help="let the software GPU do the work")
@@ -371,6 +419,8 @@ def arguments():
     options.target, options.sources = options.target.resolve(), options.sources.resolve()
     if (options.what == "programs") != bool(options.list) or (options.what == "tests") != bool(options.tests):
         parser.error("programs need --list, tests their files' names")
+    if options.built:
+        options.built = options.built.resolve()
     if options.out:
         options.out = options.out.resolve()
         options.out.mkdir(parents=True, exist_ok=True)

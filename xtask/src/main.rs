@@ -21,6 +21,7 @@ mod dist;
 mod elf;
 mod fresh;
 mod fuzz;
+mod hecbench;
 mod images;
 mod images_check;
 mod openmpi;
@@ -92,6 +93,8 @@ enum Task {
     SameBuild,
     /// Try what is built in fresh Debians of other releases
     Systems,
+    /// Run programs of HeCBench (OPENMPS_HECBENCH names a clone) on the software GPU
+    Hecbench,
     /// Build the wheel for Python into target/wheel
     Wheel(wheel::Wheel),
     /// Install the CUDA compiler and libraries that the tests need into target/cuda-toolchain
@@ -153,6 +156,7 @@ fn main() -> Result<()> {
         }
         Task::SameBuild => same_build::check(&paths)?,
         Task::Systems => systems::check(&paths)?,
+        Task::Hecbench => hecbench::check(&paths)?,
         Task::Wheel(options) => println!("built {}", wheel::run(&paths, &options)?.display()),
         Task::Toolchain => {
             let toolchain = toolchain::ensure(&paths)?;

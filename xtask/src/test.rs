@@ -23,6 +23,7 @@ use crate::deb;
 use crate::debian::Unpacked;
 use crate::dependencies;
 use crate::dist::{self, Build, Dist};
+use crate::hecbench;
 use crate::images;
 use crate::paths::Paths;
 use crate::programs;
@@ -281,14 +282,19 @@ fn python_package(paths: &Paths, tree: &Tree) -> Result<()> {
 }
 
 /// What takes many minutes besides.
-const FULL: [(&str, PackageCheck); 3] = [
+const FULL: [(&str, PackageCheck); 4] = [
     ("other systems", other_systems),
     ("the same build elsewhere", same_build),
     ("aarch64", for_aarch64),
+    ("HeCBench", hecbench),
 ];
 
 fn for_aarch64(paths: &Paths, tree: &Tree) -> Result<()> {
     aarch64::check(paths, tree)
+}
+
+fn hecbench(paths: &Paths, _: &Tree) -> Result<()> {
+    hecbench::check(paths)
 }
 
 fn same_build(paths: &Paths, _: &Tree) -> Result<()> {
