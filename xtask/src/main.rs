@@ -23,6 +23,7 @@ mod fresh;
 mod fuzz;
 mod images;
 mod images_check;
+mod nvidia_shell;
 mod openmpi;
 mod paths;
 mod portable;
