@@ -9,6 +9,9 @@ enum { WORDS = 32, BYTES = 4 * WORDS };
 
 static const char code[] = PTX_HEAD PTX_ADD ".visible .global .u32 word;\n";
 
+static CUcontext primary;
+static CUgraph graph, allocating;
+static unsigned called;
 static CUmodule module;
 static CUfunction function;
 static CUlibrary library;
@@ -111,6 +114,52 @@ static void want_memory(void) {
     IS_DONE(cuMemFree, memory);
 }
 
+static void CUDA_CB count_call(void *counter) { ++*(unsigned *)counter; }
+
+/* Nodes of a kernel are not tried: NVIDIA's driver ends the program. */
+static void add_nodes(void) {
+    CUgraphNode node;
+    CUDA_HOST_NODE_PARAMS call = {count_call, &called};
+    CUDA_MEMSET_NODE_PARAMS fill;
+    CUDA_MEM_ALLOC_NODE_PARAMS allocation;
+    memset(&fill, 0, sizeof fill);
+    fill.dst = memory, fill.elementSize = 4, fill.value = 9, fill.width = WORDS, fill.height = 1;
+    memset(&allocation, 0, sizeof allocation);
+    allocation.poolProps.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+    allocation.poolProps.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    allocation.bytesize = BYTES;
+    IS_DONE(cuGraphAddHostNode, &node, graph, NULL, 0, &call);
+    IS_DONE(cuGraphAddMemsetNode, &node, graph, NULL, 0, &fill, primary);
+    IS_DONE(cuGraphAddMemAllocNode, &node, allocating, NULL, 0, &allocation);
+    REQUIRE(allocation.dptr);
+}
+
+/* What was added there works. */
+static void run_graph(void) {
+    CUgraphExec executable;
+    CALL(cuGraphInstantiate, &executable, graph, 0);
+    CALL(cuGraphLaunch, executable, stream);
+    CALL(cuMemcpyDtoHAsync, host, memory, BYTES, stream);
+    CALL(cuStreamSynchronize, stream);
+    REQUIRE(called == 1);
+    for (int i = 0; i < WORDS; i++)
+        REQUIRE(host[i] == 9);
+    CALL(cuGraphExecDestroy, executable);
+    CALL(cuGraphDestroy, graph);
+    CALL(cuGraphDestroy, allocating);
+}
+
+static void in_thread(void *(*run)(void *)) {
+    pthread_t thread;
+    REQUIRE(!pthread_create(&thread, NULL, run, NULL));
+    REQUIRE(!pthread_join(thread, NULL));
+}
+
+static void *adds_nodes(void *argument) {
+    add_nodes();
+    return argument;
+}
+
 static void *without_context(void *argument) {
     CUcontext context = (CUcontext)&context;
     CALL(cuCtxGetCurrent, &context);
@@ -123,12 +172,10 @@ static void *without_context(void *argument) {
 
 int main(void) {
     CUdevice device;
-    CUcontext context;
-    pthread_t thread;
     CALL(cuInit, 0);
     CALL(cuDeviceGet, &device, 0);
-    CALL(cuDevicePrimaryCtxRetain, &context, device);
-    CALL(cuCtxSetCurrent, context);
+    CALL(cuDevicePrimaryCtxRetain, &primary, device);
+    CALL(cuCtxSetCurrent, primary);
     CALL(cuModuleLoadData, &module, code);
     CALL(cuModuleGetFunction, &function, module, "add");
     CALL(cuLibraryLoadData, &library, code, NULL, NULL, 0, NULL, NULL, 0);
@@ -138,8 +185,11 @@ int main(void) {
     CALL(cuEventCreate, &after, 0);
     CALL(cuMemAlloc, &memory, BYTES);
     CALL(cuMemAllocHost, (void **)&host, BYTES);
-    REQUIRE(!pthread_create(&thread, NULL, without_context, NULL));
-    REQUIRE(!pthread_join(thread, NULL));
+    CALL(cuGraphCreate, &graph, 0);
+    CALL(cuGraphCreate, &allocating, 0);
+    in_thread(adds_nodes);
+    run_graph();
+    in_thread(without_context);
     uint64_t checksum = 0;
     for (int i = 0; i < WORDS; i++)
         checksum = mix(checksum, host[i]);

@@ -139,15 +139,16 @@ def build(entry, values, limit_s):
 class Runner:
     """Runs programs under one way to share."""
 
-    def __init__(self, kind, limit_s):
-        self.kind, self.limit_s, self.lock = kind, limit_s, threading.Lock()
+    def __init__(self, kind, limit_s, least_kernels):
+        self.kind, self.limit_s, self.least_kernels, self.lock = kind, limit_s, least_kernels, threading.Lock()
 
     def was_client(self, pid):
-        """Whether the process was one; a server forgets who has left long ago."""
+        """Whether the process was one, with so many kernels; a server forgets who has left long ago."""
         if self.kind.name != "openmps":
             return True
         with self.lock:
-            return self.kind.check([pid])
+            client = self.kind.daemon.clients().get(pid)
+        return client is not None and client["kernels"] >= self.least_kernels
 
     def run(self, entry, values, budget):
         if budget.left() < 1:
@@ -249,7 +250,7 @@ def run_programs(options, directory):
         place.mkdir()
         kind = sharing.make(name, options.target / "dist", place, options.softcuda)
         share, runs = budget.part(1 / (len(names) - position)), collections.defaultdict(list)
-        runner = Runner(kind, options.limit_s)
+        runner = Runner(kind, options.limit_s, 1 if options.all_right else 0)
         try:
             for _ in range(options.rounds):
                 with concurrent.futures.ThreadPoolExecutor(options.at_once) as pool:

@@ -14,6 +14,10 @@ use anyhow::{Context, Result, bail};
 use crate::command::{run_quietly, succeeds};
 use crate::paths::Paths;
 
+const ARCHIVE: &str = "http://deb.debian.org/debian";
+/// Of Debian's package `debian-archive-keyring`.
+const KEYS: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
+
 /// Where the packages are.
 pub(crate) enum Unpacked {
     /// Unpacked under this directory as they would be under `/`.
@@ -46,10 +50,8 @@ pub(crate) fn ensure(paths: &Paths, name: &str, packages: &[&str]) -> Result<Unp
 /// # Errors
 /// When apt cannot fetch them, which needs the network once.
 pub(crate) fn ensure_in(folder: &Path, packages: Packages<'_>) -> Result<Unpacked> {
-    if !succeeds(Command::new("apt-get").arg("--version"))
-        || !succeeds(Command::new("dpkg-deb").arg("--version"))
-    {
-        return Ok(Unpacked::Skipped("this is no system with apt".to_owned()));
+    if let Some(why) = obstacle() {
+        return Ok(Unpacked::Skipped(why.to_owned()));
     }
     let (Packages::WithDependencies(named) | Packages::Only(named)) = packages;
     let (root, stamp) = (folder.join("root"), folder.join("packages.txt"));
@@ -58,15 +60,8 @@ pub(crate) fn ensure_in(folder: &Path, packages: Packages<'_>) -> Result<Unpacke
         return Ok(Unpacked::At(root));
     }
     println!("unpacking Debian packages into {}: {}", root.display(), named.join(" "));
-    if folder.exists() {
-        fs::remove_dir_all(folder)
-            .with_context(|| format!("cannot remove {}", folder.display()))?;
-    }
     let downloads = folder.join("downloads");
-    for directory in [&root, &downloads] {
-        fs::create_dir_all(directory)
-            .with_context(|| format!("cannot create {}", directory.display()))?;
-    }
+    empty(folder, &[&root, &downloads])?;
     let apt = Apt::with_lists(folder)?;
     let fetched = match packages {
         Packages::WithDependencies(packages) => apt.missing(packages)?,
@@ -74,12 +69,77 @@ pub(crate) fn ensure_in(folder: &Path, packages: Packages<'_>) -> Result<Unpacke
     };
     run_quietly(apt.command().arg("download").args(&fetched).current_dir(&downloads))
         .context("apt could not fetch the packages, which needs the network")?;
-    for package in fs::read_dir(&downloads)? {
-        run_quietly(Command::new("dpkg-deb").arg("-x").arg(package?.path()).arg(&root))?;
-    }
-    fs::remove_dir_all(&downloads)?;
+    unpack(&downloads, &root)?;
     fs::write(&stamp, wanted).with_context(|| format!("cannot write {}", stamp.display()))?;
     Ok(Unpacked::At(root))
+}
+
+/// Unpacks a package of another release or component of Debian's archive in the directory `root` of
+/// a folder, which is its alone; quick when it is there.
+///
+/// # Errors
+/// When apt cannot fetch it, which needs the network once.
+pub(crate) fn ensure_of_release(
+    folder: &Path,
+    release: &str,
+    component: &str,
+    package: &str,
+) -> Result<Unpacked> {
+    if let Some(why) = obstacle() {
+        return Ok(Unpacked::Skipped(why.to_owned()));
+    }
+    if !Path::new(KEYS).exists() {
+        return Ok(Unpacked::Skipped(format!("the archive's keys are not at {KEYS}")));
+    }
+    let (root, stamp) = (folder.join("root"), folder.join("packages.txt"));
+    if fs::read_to_string(&stamp).is_ok_and(|there| there == package) {
+        return Ok(Unpacked::At(root));
+    }
+    let downloads = folder.join("downloads");
+    empty(folder, &[&root, &downloads, &folder.join("apt/lists/partial")])?;
+    let sources = folder.join("apt/sources.list");
+    fs::write(&sources, format!("deb [signed-by={KEYS}] {ARCHIVE} {release} {component}\n"))?;
+    let apt = || {
+        let mut apt = Apt { lists: Some(folder.join("apt")) }.command();
+        apt.arg("-o").arg(format!("Dir::Etc::sourcelist={}", sources.display()));
+        apt.args(["-o", "Dir::Etc::sourceparts=-"]);
+        apt
+    };
+    run_quietly(apt().arg("update")).context("apt has no lists of packages")?;
+    run_quietly(apt().arg("download").arg(package).current_dir(&downloads))
+        .with_context(|| format!("apt could not fetch {package} of {release}"))?;
+    unpack(&downloads, &root)?;
+    fs::write(&stamp, package).with_context(|| format!("cannot write {}", stamp.display()))?;
+    Ok(Unpacked::At(root))
+}
+
+/// Why there are no packages here.
+fn obstacle() -> Option<&'static str> {
+    let is_there = |program, option| succeeds(Command::new(program).arg(option));
+    let are_there = is_there("apt-get", "--version") && is_there("dpkg-deb", "--version");
+    (!are_there).then_some("this is no system with apt")
+}
+
+/// Makes a folder with these directories and nothing else.
+fn empty(folder: &Path, directories: &[&Path]) -> Result<()> {
+    if folder.exists() {
+        fs::remove_dir_all(folder)
+            .with_context(|| format!("cannot remove {}", folder.display()))?;
+    }
+    for directory in directories {
+        fs::create_dir_all(directory)
+            .with_context(|| format!("cannot create {}", directory.display()))?;
+    }
+    Ok(())
+}
+
+/// Unpacks what was fetched, which is removed.
+fn unpack(downloads: &Path, root: &Path) -> Result<()> {
+    for package in fs::read_dir(downloads)? {
+        run_quietly(Command::new("dpkg-deb").arg("-x").arg(package?.path()).arg(root))?;
+    }
+    fs::remove_dir_all(downloads)?;
+    Ok(())
 }
 
 /// Unpacks packages of another architecture in the directory `root` of a folder, which is theirs
@@ -97,13 +157,8 @@ pub(crate) fn ensure_of_architecture(
     if fs::read_to_string(&stamp).is_ok_and(|there| there == wanted) {
         return Ok(root);
     }
-    if folder.exists() {
-        fs::remove_dir_all(folder)?;
-    }
     let downloads = folder.join("downloads");
-    for directory in [&root, &downloads, &folder.join("apt/lists/partial")] {
-        fs::create_dir_all(directory)?;
-    }
+    empty(folder, &[&root, &downloads, &folder.join("apt/lists/partial")])?;
     // The system's packages are of its own architecture: apt is to know nothing of them.
     let apt = || {
         let mut apt = Apt { lists: Some(folder.join("apt")) }.command();
@@ -116,10 +171,7 @@ pub(crate) fn ensure_of_architecture(
     run_quietly(apt().arg("update")).context("apt has no lists of packages")?;
     let named = packages.iter().map(|package| format!("{package}:{architecture}"));
     run_quietly(apt().arg("download").args(named).current_dir(&downloads))?;
-    for package in fs::read_dir(&downloads)? {
-        run_quietly(Command::new("dpkg-deb").arg("-x").arg(package?.path()).arg(&root))?;
-    }
-    fs::remove_dir_all(&downloads)?;
+    unpack(&downloads, &root)?;
     fs::write(&stamp, wanted).with_context(|| format!("cannot write {}", stamp.display()))?;
     Ok(root)
 }

@@ -9,6 +9,7 @@ use anyhow::Result;
 use clap::{Args, ValueEnum};
 
 use crate::command;
+use crate::nvidia_shell::{self, Release};
 use crate::paths::Paths;
 
 /// Random PTX programs against the slow reference
@@ -32,6 +33,9 @@ pub(crate) struct Fuzz {
     /// Repeats a run; a fresh one is printed
     #[arg(long)]
     seed: Option<u64>,
+    /// For `shell`: of which driver NVIDIA's shell is
+    #[arg(long, default_value = "550")]
+    release: Release,
 }
 
 /// What is fuzzed.
@@ -53,13 +57,16 @@ enum Target {
     Executor,
     /// Mutated messages, lines, settings, jobs and configuration files into what reads them
     Texts,
+    /// Random scripts to NVIDIA's control shell and to ours, which must answer alike
+    Shell,
 }
 
 impl Target {
-    /// Cargo's arguments: where the tests are, and their name.
-    fn tests(self) -> Vec<&'static str> {
+    /// Cargo's arguments: where the tests are, and their name. `None`: it is no test of cargo's.
+    fn tests(self) -> Option<Vec<&'static str>> {
         let one = |package, target, test| vec![package, "--test", target, "--", "--exact", test];
-        match self {
+        Some(match self {
+            Target::Shell => return None,
             Target::Ptx => one("--package=softcuda", "fuzz", "ptx"),
             Target::Fatbin => one("--package=softcuda", "fuzz", "images"),
             Target::Kernels => one("--package=softcuda", "fuzz", "kernels"),
@@ -81,7 +88,7 @@ impl Target {
                 all.extend(["--", "mutated_texts"]);
                 all
             }
-        }
+        })
     }
 }
 
@@ -102,7 +109,10 @@ pub(crate) fn random(paths: &Paths, options: &Random) -> Result<()> {
 /// When an input breaks it; the output names a file with the input.
 pub(crate) fn fuzz(paths: &Paths, options: &Fuzz) -> Result<()> {
     let seconds = [("OPENMPS_FUZZ_SECONDS", Some(options.seconds))];
-    run(paths, &options.target.tests(), &seconds, options.seed)
+    match options.target.tests() {
+        Some(tests) => run(paths, &tests, &seconds, options.seed),
+        None => nvidia_shell::fuzz(paths, options.release, options.seconds, options.seed),
+    }
 }
 
 fn run(

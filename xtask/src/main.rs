@@ -24,6 +24,7 @@ mod fuzz;
 mod hecbench;
 mod images;
 mod images_check;
+mod nvidia_shell;
 mod openmpi;
 mod paths;
 mod portable;

@@ -25,6 +25,7 @@ use crate::dependencies;
 use crate::dist::{self, Build, Dist};
 use crate::hecbench;
 use crate::images;
+use crate::nvidia_shell::{self, Release};
 use crate::paths::Paths;
 use crate::programs;
 use crate::prometheus;
@@ -282,12 +283,20 @@ fn python_package(paths: &Paths, tree: &Tree) -> Result<()> {
 }
 
 /// What takes many minutes besides.
-const FULL: [(&str, PackageCheck); 4] = [
+const FULL: [(&str, PackageCheck); 5] = [
+    ("NVIDIA's control shell", nvidia_shell),
     ("other systems", other_systems),
     ("the same build elsewhere", same_build),
     ("aarch64", for_aarch64),
     ("HeCBench", hecbench),
 ];
+
+/// A minute with each release that ours follows.
+fn nvidia_shell(paths: &Paths, _: &Tree) -> Result<()> {
+    [Release::R550, Release::R555]
+        .into_iter()
+        .try_for_each(|release| nvidia_shell::fuzz(paths, release, 60, None))
+}
 
 fn for_aarch64(paths: &Paths, tree: &Tree) -> Result<()> {
     aarch64::check(paths, tree)

@@ -268,9 +268,13 @@ pub fn run_script(frontend: &mut Frontend, input: impl BufRead) -> Result<Outcom
     Ok(outcome)
 }
 
-/// Lines; what is no UTF-8 in one is no command either, and does not end the script.
+/// Lines; what is no UTF-8 in one is no command either, and does not end the script. As for the
+/// original's front end a line ends at a zero byte, and a vertical tab is a blank.
 fn text_lines(input: impl BufRead) -> impl Iterator<Item = io::Result<String>> {
-    let text = |line: Vec<u8>| String::from_utf8_lossy(&line).trim_end_matches('\r').to_owned();
+    let text = |line: Vec<u8>| {
+        let line = line.split(|byte| *byte == 0).next().unwrap_or_default();
+        String::from_utf8_lossy(line).trim_end_matches('\r').replace('\x0b', " ")
+    };
     input.split(b'\n').map(move |line| line.map(text))
 }
 
@@ -334,4 +338,16 @@ fn print(answer: &Answer) -> io::Result<()> {
     stdout.write_all(answer.output.as_bytes())?;
     stdout.flush()?;
     io::stderr().lock().write_all(answer.error.as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_ends_at_its_newline_or_at_a_zero_byte() {
+        let input = &b"ps\r\n\n\0\nps\0 -p 7\nget_\xff\nps\x0b-p\nquit"[..];
+        let lines: Vec<String> = text_lines(input).map(Result::unwrap).collect();
+        assert_eq!(lines, ["ps", "", "", "ps", "get_\u{fffd}", "ps -p", "quit"]);
+    }
 }

@@ -26,10 +26,20 @@ unsafe fn read<T: Copy>(pointer: *const T) -> Result<T> {
     Ok(unsafe { pointer.read() })
 }
 
+/// Nodes that are added on a thread with a context alone.
+fn in_a_context() -> Result {
+    current::context().map(drop)
+}
+
+/// Nodes that are added on any thread.
+fn anywhere() -> Result {
+    Ok(())
+}
+
 /// Declares the four functions of a kind of node whose parameters come by pointer: add, get, set,
 /// and set in an executable graph.
 macro_rules! node_functions {
-    ($($add:ident, $get:ident, $set:ident, $set_executable:ident: $ty:ty,
+    ($($add:ident, $get:ident, $set:ident, $set_executable:ident: $ty:ty, $where:ident,
         |$client:ident, $asked:ident, $before:ident| $make:expr, $kind:ident => $show:expr;)*) => {$(
         pub(crate) unsafe fn $add(
             phGraphNode: *mut CUgraphNode,
@@ -39,7 +49,7 @@ macro_rules! node_functions {
             nodeParams: *const $ty,
         ) -> CUresult {
             run(|$client| {
-                current::context()?;
+                $where()?;
                 let $before: Option<&NodeKind> = None;
                 let _ = $before;
                 // SAFETY: the caller's structure and arrays.
@@ -98,13 +108,13 @@ macro_rules! node_functions {
 }
 
 node_functions! {
-    cuGraphAddKernelNode, cuGraphKernelNodeGetParams, cuGraphKernelNodeSetParams, cuGraphExecKernelNodeSetParams: CUDA_KERNEL_NODE_PARAMS_v1,
+    cuGraphAddKernelNode, cuGraphKernelNodeGetParams, cuGraphKernelNodeSetParams, cuGraphExecKernelNodeSetParams: CUDA_KERNEL_NODE_PARAMS_v1, in_a_context,
         |client, asked, before| params::kernel(client, &asked.into(), before), Kernel => params::kernel_parameters_v1;
-    cuGraphAddKernelNode_v2, cuGraphKernelNodeGetParams_v2, cuGraphKernelNodeSetParams_v2, cuGraphExecKernelNodeSetParams_v2: CUDA_KERNEL_NODE_PARAMS,
+    cuGraphAddKernelNode_v2, cuGraphKernelNodeGetParams_v2, cuGraphKernelNodeSetParams_v2, cuGraphExecKernelNodeSetParams_v2: CUDA_KERNEL_NODE_PARAMS, in_a_context,
         |client, asked, before| params::kernel(client, asked, before), Kernel => params::kernel_parameters;
-    cuGraphAddHostNode, cuGraphHostNodeGetParams, cuGraphHostNodeSetParams, cuGraphExecHostNodeSetParams: CUDA_HOST_NODE_PARAMS,
+    cuGraphAddHostNode, cuGraphHostNodeGetParams, cuGraphHostNodeSetParams, cuGraphExecHostNodeSetParams: CUDA_HOST_NODE_PARAMS, anywhere,
         |client, asked, before| HostWork::new(asked.fn_, asked.userData).map(NodeKind::Host), Host => params::host_parameters;
-    cuGraphAddBatchMemOpNode, cuGraphBatchMemOpNodeGetParams, cuGraphBatchMemOpNodeSetParams, cuGraphExecBatchMemOpNodeSetParams: CUDA_BATCH_MEM_OP_NODE_PARAMS,
+    cuGraphAddBatchMemOpNode, cuGraphBatchMemOpNodeGetParams, cuGraphBatchMemOpNodeSetParams, cuGraphExecBatchMemOpNodeSetParams: CUDA_BATCH_MEM_OP_NODE_PARAMS, in_a_context,
         |client, asked, before| batch_node(client, asked), BatchMemOp => params::batch_parameters;
 }
 

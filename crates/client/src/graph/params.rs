@@ -185,15 +185,19 @@ fn named_event(client: &Client, event: CUevent) -> Result<Arc<events::Event>> {
     events::get(client, event).map_err(|_| CUresult::ERROR_INVALID_VALUE)
 }
 
-/// A node that allocates memory in the current context, and the memory's address. Memory that other
-/// processes see is absent (801).
+/// A node that allocates memory in the current context, or without one in the device's primary
+/// context, and the memory's address. Memory that other processes see is absent (801).
 pub(crate) fn allocation(
     client: &Client,
     pool: &CUmemPoolProps,
     size_bytes: usize,
 ) -> Result<(NodeKind, CUdeviceptr)> {
-    let context = current::owner()?;
-    client.device(pool.location.id).map_err(|_| CUresult::ERROR_INVALID_VALUE)?;
+    let current = current::top().map(|_| current::owner()).transpose()?;
+    let device = client.device(pool.location.id).map_err(|_| CUresult::ERROR_INVALID_VALUE)?;
+    let context = match current {
+        Some(context) => context,
+        None => client.context(device.primary.handle().0)?,
+    };
     if pool.handleTypes != CUmemAllocationHandleType::NONE || pool.location.id != context.device {
         return Err(CUresult::ERROR_NOT_SUPPORTED);
     }

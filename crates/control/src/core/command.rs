@@ -16,14 +16,16 @@ const LONGEST_COMPLAINT: usize = 256;
 
 /// A process id as the shell names servers and clients.
 pub type Pid = u32;
+/// Larger numbers are none: a system's `pid_t` has a sign.
+const LARGEST_PID: Pid = i32::MAX.unsigned_abs();
 
 /// One command of the control shell.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Command {
     /// PIDs of all servers.
     GetServerList,
-    /// State of a server.
-    GetServerStatus(Pid),
+    /// State of a server; `None` when no PID could be read.
+    GetServerStatus(Option<Pid>),
     /// Start a server for a user; `None` when no user id could be read.
     StartServer(Option<u32>),
     /// Start a server that shows each device as several (`-mlopart`).
@@ -105,7 +107,7 @@ pub fn parse_line(line: &str) -> ParsedLine {
     words.name = words.rest.next().unwrap_or("");
     let command = match words.name {
         "get_server_list" => Command::GetServerList,
-        "get_server_status" => Command::GetServerStatus(words.pid("server PID")),
+        "get_server_status" => Command::GetServerStatus(words.read_pid("server PID")),
         "start_server" => words.start_server(),
         "shutdown_server" => {
             let (forced, rest) = words.split_flag("-f");
@@ -165,22 +167,19 @@ impl<'a> Words<'a> {
 
     /// A PID that must be there; 0, which no process has, when it is not.
     fn pid(&mut self, what: &str) -> Pid {
-        let word = self.rest.next();
-        match word.map(str::parse) {
-            Some(Ok(pid)) => pid,
-            Some(Err(_)) => {
-                self.complain(format!(
-                    "{}: `{}` is no {what}",
-                    self.name,
-                    word.unwrap_or_default()
-                ));
-                0
-            }
-            None => {
-                self.complain(format!("{}: a {what} is required", self.name));
-                0
-            }
+        self.read_pid(what).unwrap_or(0)
+    }
+
+    fn read_pid(&mut self, what: &str) -> Option<Pid> {
+        let Some(word) = self.rest.next() else {
+            self.complain(format!("{}: a {what} is required", self.name));
+            return None;
+        };
+        let pid = word.parse().ok().filter(|pid| *pid <= LARGEST_PID);
+        if pid.is_none() {
+            self.complain(format!("{}: `{word}` is no {what}", self.name));
         }
+        pid
     }
 
     /// A PID that may be missing; 0 counts as missing, as in the original.

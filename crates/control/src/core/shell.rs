@@ -169,7 +169,7 @@ impl Core {
     /// nothing.
     fn log_busy(&mut self, command: &Command) {
         let wanted = match *command {
-            Command::GetClientList(pid) | Command::TerminateClient { server: pid, .. } => Some(pid),
+            Command::TerminateClient { server: pid, .. } => Some(pid),
             Command::GetDeviceClientList(pid) | Command::Ps(pid) => pid,
             _ => return,
         };
@@ -368,8 +368,8 @@ impl Core {
             Command::GetServerList => {
                 self.servers.iter().for_each(|server| output.line(server.pid))
             }
-            Command::GetServerStatus(0) => output.line("A server PID is required"),
-            Command::GetServerStatus(pid) => match self.server(pid) {
+            Command::GetServerStatus(None) => output.line("A server PID is required"),
+            Command::GetServerStatus(Some(pid)) => match self.server(pid) {
                 Some(server) => output.line(status_word(server.status)),
                 None => output.no_server(pid),
             },

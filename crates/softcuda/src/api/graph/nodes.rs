@@ -1,5 +1,7 @@
 //! Nodes: adding them to graphs, their parameters, and the same parameters in executable graphs.
 
+use std::sync::Arc;
+
 use cuda_abi::graph::model::Kind;
 use cuda_abi::graph::params::{Told, check_change};
 use cuda_abi::graph::user_object::HostWork;
@@ -13,18 +15,34 @@ use cuda_abi::types::{
 use super::kinds::{EventWork, NodeKind};
 use super::memory::{FreeWork, GraphAllocation, collect};
 use super::{params, update};
-use crate::api::driver::{Driver, current};
+use crate::api::driver::{Driver, current, current_or, driver};
+use crate::api::objects::Context;
 use crate::api::{Answer, out};
+
+/// Nodes that need no context.
+fn anywhere() -> Answer<(&'static Driver, ())> {
+    Ok((driver()?, ()))
+}
+
+/// The current context; on a thread without one, the context that a call names.
+fn current_or_named(named: CUcontext) -> Answer<(&'static Driver, Arc<Context>)> {
+    match current() {
+        Err(CUresult::ERROR_INVALID_CONTEXT) if !named.is_null() => {
+            current_or(driver()?.context(named)?.id)
+        }
+        answer => answer,
+    }
+}
 
 /// Declares the functions that add a node whose parameters come by pointer, read and set them, and
 /// set them in an executable graph.
 macro_rules! node_functions {
-    ($($add:ident, $get:ident, $set:ident, $set_executable:ident: $ty:ty,
+    ($($add:ident, $get:ident, $set:ident, $set_executable:ident: $ty:ty, $where:ident,
         |$driver:ident, $context:ident, $asked:ident, $before:ident| $make:expr, $kind:ident => $show:expr;)*) => {
         api! {
             $(
                 fn $add(phGraphNode: *mut CUgraphNode, hGraph: CUgraph, dependencies: *const CUgraphNode, numDependencies: usize, nodeParams: *const $ty) {
-                    let ($driver, $context) = current()?;
+                    let ($driver, $context) = $where()?;
                     let $before: Option<&NodeKind> = None;
                     // SAFETY: the caller's structure and arrays.
                     unsafe {
@@ -35,7 +53,7 @@ macro_rules! node_functions {
                 }
 
                 fn $get(hNode: CUgraphNode, nodeParams: *mut $ty) {
-                    let (driver, _) = current()?;
+                    let (driver, _) = $where()?;
                     match &driver.graphs.kind(hNode)? {
                         // SAFETY: the caller's pointer.
                         NodeKind::$kind(work) => unsafe { out::write(nodeParams, $show(work)) },
@@ -44,7 +62,7 @@ macro_rules! node_functions {
                 }
 
                 fn $set(hNode: CUgraphNode, nodeParams: *const $ty) {
-                    let ($driver, $context) = current()?;
+                    let ($driver, $context) = $where()?;
                     let graph = $driver.graphs.graph_of(hNode)?;
                     let before = graph.kind(hNode)?;
                     let $before = Some(&before);
@@ -58,7 +76,7 @@ macro_rules! node_functions {
                 }
 
                 fn $set_executable(hGraphExec: CUgraphExec, hNode: CUgraphNode, nodeParams: *const $ty) {
-                    let ($driver, $context) = current()?;
+                    let ($driver, $context) = $where()?;
                     let executable = $driver.executable(hGraphExec)?;
                     let before = $driver.graphs.kind(hNode)?;
                     let $before = Some(&before);
@@ -76,13 +94,13 @@ macro_rules! node_functions {
 }
 
 node_functions! {
-    cuGraphAddKernelNode, cuGraphKernelNodeGetParams, cuGraphKernelNodeSetParams, cuGraphExecKernelNodeSetParams: CUDA_KERNEL_NODE_PARAMS_v1,
+    cuGraphAddKernelNode, cuGraphKernelNodeGetParams, cuGraphKernelNodeSetParams, cuGraphExecKernelNodeSetParams: CUDA_KERNEL_NODE_PARAMS_v1, current,
         |driver, context, asked, before| params::kernel(driver, &context, &asked.into(), before), Kernel => params::kernel_parameters_v1;
-    cuGraphAddKernelNode_v2, cuGraphKernelNodeGetParams_v2, cuGraphKernelNodeSetParams_v2, cuGraphExecKernelNodeSetParams_v2: CUDA_KERNEL_NODE_PARAMS,
+    cuGraphAddKernelNode_v2, cuGraphKernelNodeGetParams_v2, cuGraphKernelNodeSetParams_v2, cuGraphExecKernelNodeSetParams_v2: CUDA_KERNEL_NODE_PARAMS, current,
         |driver, context, asked, before| params::kernel(driver, &context, asked, before), Kernel => params::kernel_parameters;
-    cuGraphAddHostNode, cuGraphHostNodeGetParams, cuGraphHostNodeSetParams, cuGraphExecHostNodeSetParams: CUDA_HOST_NODE_PARAMS,
+    cuGraphAddHostNode, cuGraphHostNodeGetParams, cuGraphHostNodeSetParams, cuGraphExecHostNodeSetParams: CUDA_HOST_NODE_PARAMS, anywhere,
         |_driver, _context, asked, before| HostWork::new(asked.fn_, asked.userData).map(NodeKind::Host), Host => params::host_parameters;
-    cuGraphAddBatchMemOpNode, cuGraphBatchMemOpNodeGetParams, cuGraphBatchMemOpNodeSetParams, cuGraphExecBatchMemOpNodeSetParams: CUDA_BATCH_MEM_OP_NODE_PARAMS,
+    cuGraphAddBatchMemOpNode, cuGraphBatchMemOpNodeGetParams, cuGraphBatchMemOpNodeSetParams, cuGraphExecBatchMemOpNodeSetParams: CUDA_BATCH_MEM_OP_NODE_PARAMS, current,
         |driver, _context, asked, before| params::memory_ops(driver, asked), BatchMemOp => params::memory_ops_parameters;
 }
 
@@ -123,7 +141,7 @@ api! {
     }
 
     fn cuGraphAddMemsetNode(phGraphNode: *mut CUgraphNode, hGraph: CUgraph, dependencies: *const CUgraphNode, numDependencies: usize, memsetParams: *const CUDA_MEMSET_NODE_PARAMS, ctx: CUcontext) {
-        let (driver, context) = current()?;
+        let (driver, context) = current_or_named(ctx)?;
         // SAFETY: the caller's structure and arrays.
         unsafe {
             let asked = out::read(memsetParams)?;
@@ -247,11 +265,12 @@ api! {
     }
 
     fn cuGraphAddMemAllocNode(phGraphNode: *mut CUgraphNode, hGraph: CUgraph, dependencies: *const CUgraphNode, numDependencies: usize, nodeParams: *mut CUDA_MEM_ALLOC_NODE_PARAMS) {
-        let (driver, context) = current()?;
         // SAFETY: the caller's structure and arrays.
         unsafe {
             let mut asked = out::read(nodeParams)?;
             let pool = asked.poolProps;
+            let device = driver()?.device(pool.location.id);
+            let (driver, context) = current_or_named(device.map_or(CUcontext::NULL, |it| it.primary_handle))?;
             let allocation = GraphAllocation::new(driver, context.id, pool.location.id, pool.handleTypes, asked.bytesize)?;
             asked.dptr = allocation.memory.address;
             let dependencies = (dependencies, std::ptr::null(), numDependencies);
