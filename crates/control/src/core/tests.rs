@@ -339,6 +339,7 @@ fn what_550_does_with_missing_and_joined_words() {
     world.replay(
         "--- get_server_status\nA server PID is required\n--- get_server_status x\nA server PID is required\n\
          --- get_server_status 0\nServer 0 not found\n\
+         --- get_server_status 2147483648\nA server PID is required\n\
          --- ps -p1\nServer 1 not found\nServer 1 not found\n\n\
          --- set_default_client_priority 1\n--- get_default_client_priority\n1\n\
          --- set_default_client_priority\n--- get_default_client_priority\n0\n",
