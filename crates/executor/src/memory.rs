@@ -23,6 +23,7 @@ use link::completion::CompletionWords;
 use link::shm::Reservation;
 use link::wire::attach::Window;
 use link::wire::owner::Owner;
+use policy::faults::followed_addresses::FollowedAddresses;
 use policy::limits::GuardMode;
 use policy::memory::ranges::Ranges;
 use regions::{Region, RegionKind};
@@ -98,6 +99,8 @@ pub(crate) struct Memory {
     holding: Holding,
     /// Device memory, pinned regions and globals: what copies and kernels may name.
     pub(crate) addressable: Ranges,
+    /// Those of variables that may be elsewhere than the client was told.
+    pub(crate) followed: FollowedAddresses,
     /// All regions: what images may be read from.
     readable: Ranges,
 }
@@ -144,6 +147,7 @@ impl Memory {
             regions: BTreeMap::new(),
             holding,
             addressable: Ranges::default(),
+            followed: FollowedAddresses::default(),
             readable: Ranges::default(),
         })
     }

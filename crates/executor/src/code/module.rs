@@ -1,9 +1,14 @@
 //! A session's modules and functions, and what the client asks of modules.
 
+mod asking;
 mod commands;
 mod functions;
 mod keeping;
 mod loading;
+
+pub(crate) use asking::GIVEN;
+
+use asking::AskedFor;
 
 use super::images::StoredImage;
 use super::spares::Origin;
@@ -24,10 +29,8 @@ struct Module {
     library: SharedLibrary,
     prints: bool,
     charged_bytes: u64,
-    /// Ranges of its globals that the client has asked for.
-    globals: Vec<(u64, u64)>,
-    /// The first of them, for the log.
-    asked_for: Option<String>,
+    /// Variables of which the client has the addresses.
+    asked_for: Vec<AskedFor>,
     values: Values,
     /// What its kernels could store in memory.
     storable: StorableAddresses,
@@ -61,8 +64,7 @@ impl Module {
             library: Arc::new(library),
             prints,
             charged_bytes,
-            globals: Vec::new(),
-            asked_for: None,
+            asked_for: Vec::new(),
             values: Values::new(variables),
             storable,
             has_run,
@@ -105,6 +107,8 @@ pub(crate) struct Modules {
     with_variables: usize,
     /// Some code could allocate memory of the device's heap, whether it is still there or not.
     pub(crate) may_use_heap: bool,
+    /// Where the client was told that the variable is which is to be found again next.
+    pub(crate) told_before: Option<u64>,
     /// Code that was unloaded while kernels ran that may write to its variables.
     pub(crate) leaving: Vec<(CUlibrary, Origin)>,
 }

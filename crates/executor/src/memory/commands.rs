@@ -168,17 +168,9 @@ impl State {
         self.answer(&MemoryInfoReply { free_bytes, total_bytes })
     }
 
-    /// Refuses addresses that are not this client's.
-    pub(crate) fn check_range(&self, at: u64, size_bytes: u64) -> Result<(), Failure> {
-        if self.memory.addressable.contain(at, size_bytes) {
-            return Ok(());
-        }
-        Err(Failure::Cuda(CUresult::ERROR_INVALID_VALUE))
-    }
-
     pub(crate) fn stream_write_value(&mut self, wanted: StreamWriteValue) -> Result<(), Failure> {
         let StreamWriteValue { stream, value_bytes, address, value, flags, .. } = wanted;
-        self.check_range(address, value_bytes.into())?;
+        let address = self.reach(address, value_bytes.into())?;
         let stream = self.stream_for_work(stream)?;
         self.touch_variables(Touch::Known);
         let driver = self.driver();

@@ -4,6 +4,7 @@
 //! [`super::replay`] does the same commands again.
 
 use crate::code::images;
+use crate::code::module::GIVEN;
 use crate::code::variables::VALUES;
 use crate::memory::virtual_journal::Thing;
 use crate::objects::array_contents::CONTENTS;
@@ -15,12 +16,13 @@ use executor_link::log::log_server;
 use executor_link::messages::{CodeOptions, FromExecutor};
 use link::wire::array::ArrayLevel;
 use link::wire::command::{
-    Again, Effect, FunctionGet, FunctionSetAttribute, GlobalGet, Keeps, Opcode,
+    Again, Effect, FunctionGet, FunctionSetAttribute, GlobalGet, GlobalGetReply, Keeps, Opcode,
 };
 use link::wire::graph::{GraphCondition, GraphEnable, GraphSet};
 use link::wire::partition::ResourceGet;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::collections::HashMap;
+use std::cell::RefCell;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Weak};
 use zerocopy::FromBytes;
 
@@ -64,6 +66,13 @@ impl Records {
     /// The contents of an array that were there from the start are written back.
     pub(crate) fn adopt_contents(&mut self, body: &[u8], place: u64) {
         self.journal.adopt((CONTENTS, number(body)), place);
+    }
+
+    /// An address that kernels were given is still right.
+    pub(crate) fn adopt_given(&mut self, body: &[u8], place: u64) {
+        if let Some(told) = body.first_chunk() {
+            self.journal.adopt((GIVEN, u64::from_le_bytes(*told)), place);
+        }
     }
 
     /// An entry that was there from the start is done again.
@@ -201,6 +210,13 @@ impl State {
     /// Writes down what a module's variables are now, after all commands so far.
     pub(crate) fn note_values(&mut self, module: u32, body: &[u8]) -> Result<(), Failure> {
         self.note_entry((VALUES, module.into()), 0, body)
+    }
+
+    /// Writes down that kernels were given the address of a variable, as the client was told and
+    /// as it is here.
+    pub(crate) fn note_given(&mut self, told: u64, present: u64) -> Result<(), Failure> {
+        let body = [told.to_le_bytes(), present.to_le_bytes()].concat();
+        self.note_entry((GIVEN, told), 0, &body)
     }
 
     /// Has the keeper keep the file that an array is saved in, for as long as the array lives.
@@ -352,7 +368,7 @@ impl State {
     }
 }
 
-/// A module, its functions, their attributes, its variables.
+/// A module, its functions, their attributes, its variables and what was given of them.
 fn module_keys(journal: &Journal, module: u64) -> Vec<Key> {
     let of_it = |function: &FunctionGet| u64::from(function.module) == module;
     let functions = entries(journal, Opcode::FunctionGet, of_it);
@@ -361,8 +377,16 @@ fn module_keys(journal: &Journal, module: u64) -> Vec<Key> {
     let attributes = entries(journal, Opcode::FunctionSetAttribute, set);
     let of_it = |variable: &GlobalGet| u64::from(variable.module) == module;
     let variables = entries(journal, Opcode::GlobalGet, of_it);
+    let told = RefCell::new(HashSet::new());
+    journal.keys(|key, body| {
+        let answer = GlobalGetReply::read_from_suffix(body).ok();
+        let of_it = answer.filter(|_| variables.contains(&key));
+        told.borrow_mut().extend(of_it.map(|(_, answer)| answer.address));
+        false
+    });
+    let given = told.into_inner().into_iter().map(|told| (GIVEN, told)).collect();
     let rest = [(VALUES, module), (Opcode::ModuleLoad as u16, module)];
-    [functions, attributes, variables, rest.to_vec()].concat()
+    [functions, attributes, variables, given, rest.to_vec()].concat()
 }
 
 /// Code that was unloaded while graphs name it.

@@ -6,6 +6,7 @@
 //! then tells the client. Which kinds these are is in docs/faults.md.
 
 use crate::code::images;
+use crate::code::module::GIVEN;
 use crate::code::variables::VALUES;
 use crate::memory::mapping;
 use crate::memory::mapping::DeviceWindow;
@@ -20,7 +21,7 @@ use executor_link::messages::{FromExecutor, Heirloom};
 use link::ring::Command;
 use link::wire::array::{TextureCreate, TextureHandle};
 use link::wire::command::{
-    Again, Effect, GrowReply, Header, ModuleLoad, NO_CALL, Opcode, Part, RegionMap,
+    Again, Effect, GlobalGetReply, GrowReply, Header, ModuleLoad, NO_CALL, Opcode, Part, RegionMap,
 };
 use link::wire::graph::GraphCreate;
 use rustix::fd::OwnedFd;
@@ -113,6 +114,14 @@ impl State {
                 times.note(VALUES);
                 continue;
             }
+            if entry.opcode == GIVEN {
+                if !self.is_given_still_right(&entry.body) {
+                    result = Err(ReplayError::Different("an address that kernels were given"));
+                    break;
+                }
+                self.records.adopt_given(&entry.body, place);
+                continue;
+            }
             let Some(opcode) = Opcode::from_number(entry.opcode) else {
                 result = Err(ReplayError::Unknown(entry.opcode));
                 break;
@@ -178,6 +187,10 @@ impl State {
                 return self.do_again(opcode, body).map_err(failed);
             }
             Effect::Makes { again: Again::SameAnswer(what), .. } => {
+                if opcode == Opcode::GlobalGet {
+                    let told = GlobalGetReply::read_from_suffix(body).ok();
+                    self.modules.told_before = told.map(|(_, reply)| reply.address);
+                }
                 self.do_again(opcode, body).map_err(failed)?;
                 let is_same = body.ends_with(&self.reply);
                 return is_same.then_some(()).ok_or(ReplayError::Different(what));

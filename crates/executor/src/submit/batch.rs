@@ -84,6 +84,7 @@ impl State {
             && batches.takes(launch.function)
             && self.may_be_batched(Piece::Function(launch.function))
             && self.trace_admits(launch.function) == Admission::Waits
+            && !self.names_followed(rest)
             && self.modules.function(launch.function).is_ok_and(|function| {
                 !function.prints && self.shared.gate.has_room_for(function.frame_bytes)
             });

@@ -15,8 +15,8 @@ impl State {
         if size_bytes == 0 {
             return Ok(());
         }
-        self.check_range(destination, size_bytes)?;
-        self.check_range(source, size_bytes)?;
+        let destination = self.reach(destination, size_bytes)?;
+        let source = self.reach(source, size_bytes)?;
         // SAFETY: both ranges are this client's, in memory that the driver knows.
         self.submit_copy(slot, size_bytes, |driver| unsafe {
             driver.cuMemcpyAsync(destination, source, size_bytes as usize, stream)
@@ -33,7 +33,7 @@ impl State {
 
     pub(crate) fn copy_3d(&mut self, wanted: Copy3d) -> Result<(), Failure> {
         let stream = self.stream_for_work(wanted.stream)?;
-        let Copy3d { destination, source, width_bytes, height, depth, .. } = wanted;
+        let Copy3d { width_bytes, height, depth, .. } = wanted;
         if depth > MAX_SLICES {
             return Err(INVALID);
         }
@@ -43,11 +43,10 @@ impl State {
         let extent = |pitch: u64, slice: u64| {
             extent_bytes(width_bytes, height, depth, pitch, slice).ok_or(INVALID)
         };
-        self.check_range(
-            destination,
-            extent(wanted.destination_pitch_bytes, wanted.destination_slice_bytes)?,
-        )?;
-        self.check_range(source, extent(wanted.source_pitch_bytes, wanted.source_slice_bytes)?)?;
+        let to_bytes = extent(wanted.destination_pitch_bytes, wanted.destination_slice_bytes)?;
+        let from_bytes = extent(wanted.source_pitch_bytes, wanted.source_slice_bytes)?;
+        let destination = self.reach(wanted.destination, to_bytes)?;
+        let source = self.reach(wanted.source, from_bytes)?;
         let copied_bytes = width_bytes.saturating_mul(height).saturating_mul(depth);
         self.submit_copy(wanted.stream, copied_bytes, |driver| {
             let mut copies = (0..depth).map(|slice| {
@@ -89,7 +88,7 @@ impl State {
         }
         let row_bytes = width.checked_mul(element_bytes.into()).ok_or(INVALID)?;
         let extent = extent_bytes(row_bytes, height, 1, pitch_bytes, 0).ok_or(INVALID)?;
-        self.check_range(destination, extent)?;
+        let destination = self.reach(destination, extent)?;
         let (n, pitch, rows) = (width as usize, pitch_bytes as usize, height as usize);
         // SAFETY: the extent is this client's, in memory that the driver knows.
         self.submit_copy(slot, 0, |driver| unsafe {

@@ -131,7 +131,7 @@ impl State {
         if !address.is_multiple_of(width.bytes()) {
             return Err(invalid());
         }
-        self.check_range(address, width.bytes())?;
+        self.reach(address, width.bytes())?;
         Ok(Value { address, width, test, operand })
     }
 
@@ -142,9 +142,9 @@ impl State {
         let ready = self.holding.holds.ready(|value| self.is_met(value, &mut probe));
         let ready = ready.map(|(slot, held)| (slot, held.header.opcode));
         if ready.is_none() {
-            let may_read = |(at, width): Place| self.check_range(at, width.bytes()).is_ok();
+            let reach = |(at, width): Place| self.reach(at, width.bytes()).ok();
             // What fails here shows in the session's next call.
-            let _ = probe.begin(&self.shared.context, may_read);
+            let _ = probe.begin(&self.shared.context, reach);
         }
         self.holding.probe = probe;
         ready
@@ -163,7 +163,7 @@ impl State {
             Awaited::Value(value) => value,
         };
         let Value { address, width, .. } = *value;
-        if self.check_range(address, width.bytes()).is_err() {
+        if self.reach(address, width.bytes()).is_err() {
             // It was freed: a program's mistake must not hold the stream for ever.
             return true;
         }

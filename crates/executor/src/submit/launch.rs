@@ -31,6 +31,7 @@ impl State {
             return Err(Failure::Cuda(CUresult::ERROR_INVALID_VALUE));
         }
         let (mut attributes, parameters) = split(wanted, rest)?;
+        let parameters = self.given(parameters)?;
         self.map_priorities(&mut attributes);
         let mut parameter_bytes = parameters.len();
         let mut extra = [

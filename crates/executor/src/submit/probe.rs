@@ -50,13 +50,14 @@ impl Probe {
         self.questions.ask(value)
     }
 
-    /// Begins a round of what was asked for and `may_read` allows, unless one is under way.
+    /// Begins a round of what was asked for and may be read, unless one is under way. `reach` says
+    /// where a value lies that may.
     pub(crate) fn begin(
         &mut self,
         context: &Context,
-        may_read: impl Fn(Place) -> bool,
+        reach: impl Fn(Place) -> Option<u64>,
     ) -> Result<(), Failure> {
-        let places = self.questions.begin(MOST_VALUES, may_read);
+        let places = self.questions.begin(MOST_VALUES, |place| reach(place).is_some());
         if places.is_empty() {
             return Ok(());
         }
@@ -65,7 +66,8 @@ impl Probe {
             None => Made::new(context).inspect(|made| self.made = Some(*made)),
         };
         let copied = made.and_then(|Made { stream, words }| {
-            let copy = |(place, &(address, width)): (usize, &Place)| {
+            let copy = |(place, &asked): (usize, &Place)| {
+                let (address, width) = (reach(asked).unwrap_or(asked.0), asked.1);
                 // SAFETY: the value is the client's memory, the words are ours and read between
                 // rounds only.
                 context.check(unsafe {

@@ -3,6 +3,7 @@
 pub mod blame;
 pub mod code_state;
 pub mod fault_settings;
+pub mod followed_addresses;
 pub mod hindrance;
 pub mod quiet;
 pub mod recovery;

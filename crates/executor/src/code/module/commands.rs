@@ -3,7 +3,7 @@
 use super::*;
 use crate::session::state::State;
 use executor_link::standing::Saved;
-use link::wire::command::{GlobalGet, GlobalGetReply, ModuleKernels, NamesReply};
+use link::wire::command::{ModuleKernels, NamesReply};
 use link::wire::layout::CALL_REPLY_BYTES;
 use std::ffi::{CStr, CString};
 use std::ptr;
@@ -35,48 +35,13 @@ impl State {
                 of.and_then(|of| modules.get_mut(&of)).into_iter().for_each(mark)
             }
             (Touch::Known, _) => {
-                modules.values_mut().filter(|module| !module.globals.is_empty()).for_each(mark);
+                modules.values_mut().filter(|module| !module.asked_for.is_empty()).for_each(mark);
             }
             (Touch::All, _) => modules.values_mut().for_each(&mut mark),
         }
         if is_any {
             self.standing.note_variables(Saved::InPart);
         }
-    }
-
-    pub(crate) fn global_get(&mut self, wanted: GlobalGet, rest: &[u8]) -> Result<(), Failure> {
-        let name = name_in(rest, wanted.name_bytes)?;
-        // What a guard adds to code is not the program's, and says where the guard's records lie.
-        if name.to_bytes().starts_with(ptx_guard::PREFIX.as_bytes()) {
-            return Err(Failure::Cuda(CUresult::ERROR_NOT_FOUND));
-        }
-        let library = self.modules.library(wanted.module)?;
-        let (mut at, mut size) = (0, 0);
-        let driver = self.driver();
-        // SAFETY: a live library; both results are written.
-        let managed =
-            unsafe { driver.cuLibraryGetManaged(&mut at, &mut size, library, name.as_ptr()) };
-        if !managed.is_success() {
-            // SAFETY: as above.
-            self.check(unsafe {
-                driver.cuLibraryGetGlobal(&mut at, &mut size, library, name.as_ptr())
-            })?;
-        }
-        let range = (at, size as u64);
-        if let Some(module) = self.modules.modules.get_mut(&wanted.module)
-            && !module.globals.contains(&range)
-            && self.memory.addressable.insert(range.0, range.1)
-        {
-            module.globals.push(range);
-            module.asked_for.get_or_insert_with(|| name.to_string_lossy().into_owned());
-        }
-        let reply = GlobalGetReply {
-            address: at,
-            size_bytes: size as u64,
-            managed: managed.is_success().into(),
-            reserved: 0,
-        };
-        self.answer(&reply)
     }
 
     pub(crate) fn module_kernels(&mut self, wanted: ModuleKernels) -> Result<(), Failure> {

@@ -1,6 +1,7 @@
 //! Which code keeps a session in its context: where its variables and functions are is the
 //! context's to say, and something has their addresses that nobody can change.
 
+use super::asking::Kept;
 use super::*;
 use std::fmt::Write;
 
@@ -9,8 +10,8 @@ const MOST_MODULES: usize = 3;
 const MOST_CHARACTERS: usize = 80;
 
 impl Modules {
-    /// Whether the client has addresses of variables, or kernels that have run could have stored
-    /// some.
+    /// Whether the client has addresses of variables that are not followed, or kernels that have
+    /// run could have stored some.
     pub(crate) fn are_addresses_kept(&self) -> bool {
         self.modules.values().any(Module::are_addresses_kept)
     }
@@ -28,11 +29,18 @@ impl Modules {
         let mut text = String::new();
         for (number, (_, module)) in keeping.iter().take(MOST_MODULES).enumerate() {
             let separator = if number == 0 { "" } else { "; " };
-            let _ = match (&module.asked_for, &module.values.variables) {
-                (Some(name), _) => {
+            let kept = module.asked_for.iter().find_map(|it| Some((it.kept?, &it.name)));
+            let _ = match (kept, &module.values.variables) {
+                (Some((Kept::Asked, name)), _) => {
                     write!(
                         text,
                         "{separator}the program has asked where {name:.MOST_CHARACTERS$} is"
+                    )
+                }
+                (Some((Kept::Given, name)), _) => {
+                    write!(
+                        text,
+                        "{separator}kernels were given the address of {name:.MOST_CHARACTERS$}"
                     )
                 }
                 (None, Variables::Unknown) if !module.storable.are_any() => {
@@ -58,7 +66,8 @@ impl Modules {
 impl Module {
     fn are_addresses_kept(&self) -> bool {
         let cannot_be_read = matches!(self.values.variables, Variables::Unknown);
-        !self.globals.is_empty() || self.has_run && (self.storable.are_any() || cannot_be_read)
+        let is_kept = self.asked_for.iter().any(|variable| variable.kept.is_some());
+        is_kept || self.has_run && (self.storable.are_any() || cannot_be_read)
     }
 }
 

@@ -216,9 +216,7 @@ impl State {
             let gone = function.take_if(|function| function.module == number);
             *live_functions -= usize::from(gone.is_some());
         }
-        for (at, size_bytes) in module.globals {
-            self.memory.addressable.remove(at, size_bytes);
-        }
+        self.forget_addresses(&module.asked_for);
         self.unloaded_in_use = in_use(&module.library);
         // What a graph names goes with the last such graph.
         let Some(library) = Arc::into_inner(module.library) else { return Ok(()) };

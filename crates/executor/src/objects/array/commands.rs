@@ -139,15 +139,14 @@ impl State {
             Depth: depth as usize,
             ..Default::default()
         };
-        let check_memory = |end: &ArrayEnd| {
+        let reach = |end: &ArrayEnd| {
             let slice = end.pitch_bytes.checked_mul(end.rows).ok_or(INVALID)?;
             let extent = volume_bytes(width_bytes, height, depth, end.pitch_bytes, slice);
-            self.check_range(end.address, extent.ok_or(INVALID)?)
+            self.reach(end.address, extent.ok_or(INVALID)?)
         };
         if destination.array == NO_ARRAY {
-            check_memory(&destination)?;
             copy.dstMemoryType = CUmemorytype::UNIFIED;
-            copy.dstDevice = destination.address;
+            copy.dstDevice = reach(&destination)?;
             copy.dstPitch = destination.pitch_bytes as usize;
             copy.dstHeight = destination.rows as usize;
         } else {
@@ -158,9 +157,8 @@ impl State {
             copy.dstZ = destination.z as usize;
         }
         if source.array == NO_ARRAY {
-            check_memory(&source)?;
             copy.srcMemoryType = CUmemorytype::UNIFIED;
-            copy.srcDevice = source.address;
+            copy.srcDevice = reach(&source)?;
             copy.srcPitch = source.pitch_bytes as usize;
             copy.srcHeight = source.rows as usize;
         } else {

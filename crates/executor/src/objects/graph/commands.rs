@@ -71,7 +71,9 @@ impl State {
             remaking: None,
             spoiled: None,
         };
-        if let Err(failure) = self.fill_in(&mut graph, &sections) {
+        let given =
+            sections.iter().flat_map(|it| &it.nodes).try_for_each(|node| self.give_to_node(node));
+        if let Err(failure) = given.and_then(|()| self.fill_in(&mut graph, &sections)) {
             self.drop_graph(graph);
             return Err(failure);
         }
@@ -230,7 +232,7 @@ impl State {
         let ranges: Vec<(u64, u64)> =
             graph.nodes.iter().flat_map(|node| node.touches.clone()).collect();
         for (at, size_bytes) in ranges {
-            self.check_range(at, size_bytes)?;
+            self.reach(at, size_bytes)?;
         }
         self.graph(number)?.checked_at = removals;
         Ok(())
@@ -247,6 +249,7 @@ impl State {
         let GraphSet { graph: number, node: place } = wanted;
         self.finish_remaking(number)?;
         let (described, _) = link::wire::graph::Node::parse(rest)?;
+        self.give_to_node(&described)?;
         let place = place as usize;
         let node = self.graph(number)?.nodes.get(place);
         let node = node.ok_or_else(|| no_node(place))?;

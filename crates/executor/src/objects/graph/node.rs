@@ -9,6 +9,7 @@ use crate::sms::partition::Partition;
 use cuda_abi::types::*;
 use link::wire::command::{Launch, Opcode};
 use link::wire::partition::OWN_SHARE;
+use std::borrow::Cow;
 use std::ffi::c_void;
 use std::ptr;
 use std::sync::Arc;
@@ -69,7 +70,7 @@ pub(crate) enum Work<'a> {
     Kernel {
         shape: Launch,
         code: Code,
-        parameters: &'a [u8],
+        parameters: Cow<'a, [u8]>,
         attributes: Vec<CUlaunchAttribute>,
     },
     Copy(Box<CUDA_MEMCPY3D>),

@@ -165,18 +165,17 @@ impl State {
                 resource.res.mipmap.hMipmappedArray = self.arrays.mipmapped(wanted.array)?;
             }
             CUresourcetype::LINEAR => {
-                self.check_range(wanted.address, wanted.size_bytes)?;
                 resource.res.linear = CUDA_RESOURCE_DESC_v1_res_linear {
-                    devPtr: wanted.address,
+                    devPtr: self.reach(wanted.address, wanted.size_bytes)?,
                     format: CUarray_format(wanted.format),
                     numChannels: wanted.channels,
                     sizeInBytes: wanted.size_bytes as usize,
                 };
             }
             CUresourcetype::PITCH2D => {
-                self.check_range(wanted.address, pitched_bytes(wanted).ok_or(INVALID)?)?;
+                let size_bytes = pitched_bytes(wanted).ok_or(INVALID)?;
                 resource.res.pitch2D = CUDA_RESOURCE_DESC_v1_res_pitch2D {
-                    devPtr: wanted.address,
+                    devPtr: self.reach(wanted.address, size_bytes)?,
                     format: CUarray_format(wanted.format),
                     numChannels: wanted.channels,
                     width: wanted.width as usize,

@@ -32,7 +32,7 @@ impl State {
         if let Work::Kernel { shape, code, parameters, attributes } = &work
             && captured::is_cooperative(attributes)
         {
-            let kernel = (shape, *code, *parameters);
+            let kernel = (shape, *code, &**parameters);
             let place = node.partition.as_deref();
             let added = self.capture_kernel(graph, after, kernel, attributes, place);
             return match added {

@@ -47,6 +47,7 @@ impl State {
                     Some(partition) => Code::Kernel(function.kernel, partition.context()),
                     None => Code::Function(function.handle),
                 };
+                let parameters = self.present_parameters(parameters);
                 Work::Kernel { shape, code, parameters, attributes }
             }
             Opcode::Copy => {
@@ -104,6 +105,19 @@ impl State {
         Ok((node, work))
     }
 
+    /// Notes the addresses of variables that a node gives its kernel.
+    pub(crate) fn give_to_node(
+        &mut self,
+        described: &link::wire::graph::Node<'_>,
+    ) -> Result<(), Failure> {
+        if described.opcode != Opcode::Launch || self.memory.followed.is_empty() {
+            return Ok(());
+        }
+        let (shape, rest) = body::<Launch>(described.body)?;
+        let (_, parameters) = split(&shape, rest)?;
+        self.give_addresses(parameters)
+    }
+
     /// An event for a node, which keeps it; events of several processes are absent.
     fn graph_event(&self, number: u32) -> Result<Arc<CUevent>, Failure> {
         if self.is_shared_event(number) {
@@ -112,10 +126,11 @@ impl State {
         self.kept_event(number)
     }
 
-    fn touch(&self, node: &mut Node, at: u64, size_bytes: u64) -> Result<(), Failure> {
-        self.check_range(at, size_bytes)?;
+    /// Where it is what the node reads or writes.
+    fn touch(&self, node: &mut Node, at: u64, size_bytes: u64) -> Result<u64, Failure> {
+        let present = self.reach(at, size_bytes)?;
         node.touches.push((at, size_bytes));
-        Ok(())
+        Ok(present)
     }
 
     fn check_copy(&self, node: &mut Node, wanted: Copy3d) -> Result<CUDA_MEMCPY3D, Failure> {
@@ -135,8 +150,8 @@ impl State {
         let extent = |pitch, slice| volume_bytes(width_bytes, height, depth, pitch, slice);
         let to = extent(to_pitch, wanted.destination_slice_bytes).ok_or(INVALID)?;
         let from = extent(from_pitch, wanted.source_slice_bytes).ok_or(INVALID)?;
-        self.touch(node, destination, to)?;
-        self.touch(node, source, from)?;
+        let destination = self.touch(node, destination, to)?;
+        let source = self.touch(node, source, from)?;
         node.copied_bytes = width_bytes.saturating_mul(height).saturating_mul(depth);
         Ok(CUDA_MEMCPY3D {
             srcMemoryType: CUmemorytype::UNIFIED,
@@ -165,7 +180,7 @@ impl State {
         }
         let row_bytes = width.checked_mul(element_bytes.into()).ok_or(INVALID)?;
         let extent = extent_bytes(row_bytes, height, 1, pitch_bytes, 0).ok_or(INVALID)?;
-        self.touch(node, destination, extent)?;
+        let destination = self.touch(node, destination, extent)?;
         Ok(CUDA_MEMSET_NODE_PARAMS {
             dst: destination,
             pitch: pitch_bytes as usize,
@@ -192,7 +207,7 @@ impl State {
             8 => CUstreamBatchMemOpType::WRITE_VALUE_64,
             _ => return Err(Failure::Cuda(CUresult::ERROR_INVALID_VALUE)),
         };
-        self.touch(node, address, value_bytes.into())?;
+        let address = self.touch(node, address, value_bytes.into())?;
         Ok(write_of(operation, address, value, flags))
     }
 }
