@@ -4,12 +4,12 @@
 //! Handlers are plain loops over lanes, marked `#[inline(always)]`; inlined into a function with
 //! target features they are vectorised for it. A debug build has the baseline alone, which is three
 //! times as fast to compile, unless its environment says `OPENMPS_SOFT_LEVELS=all` (see
-//! `build.rs`). The crate's unit tests always have the baseline alone: what compares the levels is
-//! in `tests`, beside this folder.
+//! `build.rs`). The crate's unit tests always pick the baseline: what compares the levels is in
+//! `tests`, outside of this folder.
 
 use super::code::{Flow, Frame, Ins, OpFn};
 use super::context::Context;
-#[cfg(all(target_arch = "x86_64", softcuda_all_levels, not(test)))]
+#[cfg(all(target_arch = "x86_64", softcuda_all_levels))]
 use super::lanes::{Avx2, Avx512};
 use super::lanes::{Portable, Vectors};
 
@@ -91,13 +91,13 @@ pub(super) trait Compiled: Body {
     ///
     /// # Safety
     /// As [`Body::run`].
-    #[cfg(all(target_arch = "x86_64", softcuda_all_levels, not(test)))]
+    #[cfg(all(target_arch = "x86_64", softcuda_all_levels))]
     unsafe fn avx2(cx: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow;
     /// For [`SimdLevel::Avx512`].
     ///
     /// # Safety
     /// As [`Body::run`].
-    #[cfg(all(target_arch = "x86_64", softcuda_all_levels, not(test)))]
+    #[cfg(all(target_arch = "x86_64", softcuda_all_levels))]
     unsafe fn avx512(cx: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow;
 }
 
@@ -108,7 +108,7 @@ impl<B: Body> Compiled for B {
         unsafe { B::run::<Portable>(cx, ins, frame, mask) }
     }
 
-    #[cfg(all(target_arch = "x86_64", softcuda_all_levels, not(test)))]
+    #[cfg(all(target_arch = "x86_64", softcuda_all_levels))]
     #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,lzcnt,popcnt")]
     #[inline(never)]
     unsafe fn avx2(cx: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
@@ -116,7 +116,7 @@ impl<B: Body> Compiled for B {
         unsafe { B::run::<Avx2>(cx, ins, frame, mask) }
     }
 
-    #[cfg(all(target_arch = "x86_64", softcuda_all_levels, not(test)))]
+    #[cfg(all(target_arch = "x86_64", softcuda_all_levels))]
     #[target_feature(
         enable = "avx512f,avx512bw,avx512cd,avx512dq,avx512vl,avx2,fma,f16c,bmi1,bmi2,lzcnt,popcnt"
     )]
