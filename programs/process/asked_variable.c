@@ -202,7 +202,8 @@ int main(void) {
     CALL(cuMemAlloc, &memory, 4 * BYTES);
     CALL(cuMemAlloc, &stored, 8);
     CALL(cuMemHostAlloc, (void **)&pinned, BYTES, 0);
-    CALL(cuStreamCreate, &stream, CU_STREAM_NON_BLOCKING);
+    /* Ordered with the default stream, in which fills and copies go on when their calls have returned. */
+    CALL(cuStreamCreate, &stream, CU_STREAM_DEFAULT);
     load();
     char line[128];
     while (fgets(line, sizeof line, stdin)) {
