@@ -4,6 +4,9 @@ import json
 import os
 import subprocess
 
+# Of a daemon that is to end, with what its clients get to end by themselves.
+QUIT_LIMIT_S = 60
+
 
 class OpenMps:
     """A daemon in directories of its own."""
@@ -72,7 +75,7 @@ class OpenMps:
     def quit(self):
         """Ends the daemon, and after some seconds what is still its client."""
         subprocess.run([self.executable, "control"], input="quit -t 10\n", env=self.environment, text=True,
-                       capture_output=True, check=False)
+                       capture_output=True, check=False, timeout=QUIT_LIMIT_S)
 
 
 def natively(*command, directory, limit_s):

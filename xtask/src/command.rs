@@ -4,6 +4,9 @@ use std::env;
 use std::process::{Command, Output};
 
 use anyhow::{Context, Result, bail};
+use serde::de::DeserializeOwned;
+
+use crate::paths::Paths;
 
 /// The cargo that started us, so that a `+toolchain` or a wrapper stays in force.
 pub(crate) fn cargo() -> Command {
@@ -39,6 +42,18 @@ pub(crate) fn run_quietly(command: &mut Command) -> Result<Output> {
         );
     }
     Ok(output)
+}
+
+/// What cargo says of the workspace, as far as the caller wants to know it; `more` are further
+/// arguments of `cargo metadata`.
+///
+/// # Errors
+/// When cargo fails, or does not say what the caller needs.
+pub(crate) fn metadata<T: DeserializeOwned>(paths: &Paths, more: &[&str]) -> Result<T> {
+    let mut cargo = cargo();
+    cargo.current_dir(&paths.root).args(["metadata", "--format-version=1"]).args(more);
+    let output = run_quietly(&mut cargo)?;
+    serde_json::from_slice(&output.stdout).context("what cargo metadata says is not understood")
 }
 
 fn describe(command: &Command) -> String {

@@ -58,11 +58,7 @@ struct Dependency {
 /// # Errors
 /// What is wrong, a line each.
 pub(crate) fn check(paths: &Paths) -> Result<()> {
-    let mut cargo = command::cargo();
-    cargo.current_dir(&paths.root).args(["metadata", "--format-version=1", "--locked"]);
-    let output = command::run_quietly(&mut cargo)?;
-    let Metadata { packages } =
-        serde_json::from_slice(&output.stdout).context("cargo metadata is not understood")?;
+    let Metadata { packages } = command::metadata(paths, &["--locked"])?;
     let mut wrong = faults(&packages);
     for package in packages.iter().filter(|package| package.source.is_none()) {
         let directory = package.manifest_path.parent().context("a manifest has no directory")?;

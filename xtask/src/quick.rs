@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::Args;
 use serde::Deserialize;
 
@@ -68,11 +68,7 @@ pub(crate) fn run(paths: &Paths, options: &Quick) -> Result<()> {
 }
 
 fn packages(paths: &Paths) -> Result<Vec<Package>> {
-    let mut cargo = command::cargo();
-    cargo.current_dir(&paths.root).args(["metadata", "--format-version=1", "--no-deps"]);
-    let output = command::run_quietly(&mut cargo)?;
-    let metadata: Metadata =
-        serde_json::from_slice(&output.stdout).context("cannot read what cargo metadata says")?;
+    let metadata: Metadata = command::metadata(paths, &["--no-deps"])?;
     Ok(metadata.packages)
 }
 

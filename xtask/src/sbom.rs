@@ -56,12 +56,8 @@ struct Kind {
 /// # Errors
 /// When cargo's words are not understood.
 pub(crate) fn make(paths: &Paths) -> Result<Value> {
-    let mut cargo = command::cargo();
-    cargo.current_dir(&paths.root).args(["metadata", "--format-version=1", "--locked"]);
-    cargo.args(["--filter-platform", "x86_64-unknown-linux-gnu"]);
-    let output = command::run_quietly(&mut cargo)?;
-    let metadata: Metadata =
-        serde_json::from_slice(&output.stdout).context("cargo metadata is not understood")?;
+    let platform = ["--locked", "--filter-platform", "x86_64-unknown-linux-gnu"];
+    let metadata: Metadata = command::metadata(paths, &platform)?;
     let lock = fs::read_to_string(paths.root.join("Cargo.lock"))?;
     document(&metadata, &checksums(&lock))
 }

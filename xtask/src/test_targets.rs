@@ -6,7 +6,7 @@
 
 use std::collections::BTreeSet;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use serde::Deserialize;
 
 use crate::command;
@@ -35,11 +35,7 @@ struct Target {
 /// When cargo does not say what there is, or another package has a test of the same name, which
 /// would be built and run as well.
 pub(crate) fn words(paths: &Paths, package: &str) -> Result<Vec<String>> {
-    let mut cargo = command::cargo();
-    cargo.current_dir(&paths.root).args(["metadata", "--format-version=1", "--no-deps"]);
-    let output = command::run_quietly(&mut cargo)?;
-    let metadata: Metadata =
-        serde_json::from_slice(&output.stdout).context("cargo metadata is not understood")?;
+    let metadata: Metadata = command::metadata(paths, &["--no-deps"])?;
     let words: Vec<String> =
         names(&metadata.packages, package)?.iter().map(|name| format!("--test={name}")).collect();
     ensure!(!words.is_empty(), "{package} has no integration tests");
