@@ -178,6 +178,18 @@ static void linear() {
     CHECK(cudaMemcpy(back.data(), out.get(), out.size_bytes(), cudaMemcpyDeviceToHost));
     require_equal(back, host, "linear memory read through a texture");
     CHECK(cudaDestroyTextureObject(texture));
+
+    // A texture may be longer than the memory, as long as nobody reads there.
+    resource.res.linear.sizeInBytes = memory.size_bytes() + (64 << 20);
+    texture = texture_of(resource);
+    CHECK(cudaMemset(out.get(), 0, out.size_bytes()));
+    read_linear<<<(COUNT + 127) / 128, 128>>>(texture, out.get(), COUNT);
+    CHECK(cudaMemcpy(back.data(), out.get(), out.size_bytes(), cudaMemcpyDeviceToHost));
+    require_equal(back, host, "linear memory read through a texture that is longer");
+    cudaResourceDesc told{};
+    CHECK(cudaGetTextureObjectResourceDesc(&told, texture));
+    REQUIRE(told.res.linear.sizeInBytes == resource.res.linear.sizeInBytes);
+    CHECK(cudaDestroyTextureObject(texture));
     checksum.add(back);
 }
 

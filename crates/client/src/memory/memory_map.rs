@@ -107,6 +107,11 @@ impl Area {
         offset.checked_add(size_bytes).is_some_and(|end| end <= self.size_bytes)
     }
 
+    /// Bytes from an address in it to its end.
+    pub(crate) fn left(&self, address: u64) -> u64 {
+        (self.base + self.size_bytes).saturating_sub(address)
+    }
+
     /// Whether it is managed memory, wherever it lies.
     pub(crate) fn is_managed(&self) -> bool {
         matches!(self.kind, Kind::Managed | Kind::ManagedHost | Kind::ManagedGlobal)

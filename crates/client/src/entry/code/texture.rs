@@ -46,11 +46,17 @@ fn question(client: &Client, resource: &CUDA_RESOURCE_DESC, object: u32) -> Resu
             }
             CUresourcetype::LINEAR => {
                 let linear = resource.res.linear;
-                client.memory.device_reach(linear.devPtr, linear.sizeInBytes as u64)?;
+                let size_bytes = linear.sizeInBytes as u64;
+                // The driver does not mind one that is longer than the memory, as long as no kernel
+                // reads there. What is beyond may be another client's: here kernels read zeros.
+                let reached_bytes = match client.memory.device_reach(linear.devPtr, size_bytes) {
+                    Ok(_) => size_bytes,
+                    Err(_) => client.memory.device_reach(linear.devPtr, 1)?.left(linear.devPtr),
+                };
                 asked.address = linear.devPtr;
                 asked.format = linear.format.0;
                 asked.channels = linear.numChannels;
-                asked.size_bytes = linear.sizeInBytes as u64;
+                asked.size_bytes = reached_bytes.min(size_bytes);
             }
             CUresourcetype::PITCH2D => {
                 let pitched = resource.res.pitch2D;

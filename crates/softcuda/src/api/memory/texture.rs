@@ -159,13 +159,16 @@ fn images(driver: &Driver, resource: &CUDA_RESOURCE_DESC) -> Answer<(Vec<Image>,
             CUresourcetype::LINEAR => {
                 let linear = resource.res.linear;
                 let texel = texel(linear.format, linear.numChannels)?;
-                let count = linear.sizeInBytes as u64 / u64::from(texel.bytes());
-                let width = u32::try_from(count).ok().filter(|count| *count > 0);
-                let width = width.filter(|width| *width <= limits::TEXTURE_BUFFER_TEXELS);
-                let extent = [width.ok_or(INVALID)?, 1, 1];
-                let image = plane(linear.devPtr, extent, linear.sizeInBytes as u64, texel);
-                let is_fine = accessible.covers(image.base, image.size_bytes());
-                if is_fine { Ok((vec![image], Backing::Buffer)) } else { Err(INVALID) }
+                let (asked_bytes, texel_bytes) =
+                    (linear.sizeInBytes as u64, u64::from(texel.bytes()));
+                if asked_bytes / texel_bytes > u64::from(limits::TEXTURE_BUFFER_TEXELS) {
+                    return Err(INVALID);
+                }
+                // It may be longer than the memory: kernels read zeros there.
+                let size_bytes = accessible.bytes_from(linear.devPtr, asked_bytes);
+                let width = u32::try_from(size_bytes / texel_bytes).ok();
+                let extent = [width.filter(|width| *width > 0).ok_or(INVALID)?, 1, 1];
+                Ok((vec![plane(linear.devPtr, extent, size_bytes, texel)], Backing::Buffer))
             }
             CUresourcetype::PITCH2D => {
                 let pitched = resource.res.pitch2D;

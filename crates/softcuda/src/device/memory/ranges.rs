@@ -35,6 +35,18 @@ impl RangeTable {
         }
         true
     }
+
+    /// How many accessible bytes follow each other from `address` on, of at most so many.
+    pub(crate) fn bytes_from(&self, address: u64, most_bytes: u64) -> u64 {
+        let end = address.saturating_add(most_bytes);
+        let mut at = address;
+        while at < end
+            && let Some(range) = self.find(at)
+        {
+            at = range.end.min(end);
+        }
+        at - address
+    }
 }
 
 /// How finely accessible ranges are told apart.
@@ -271,6 +283,10 @@ mod tests {
             assert_eq!(accessible.enter().find(0x1800), Some(expected));
             assert!(accessible.enter().covers(0x1000, 0x2000));
             assert!(!accessible.enter().covers(0x1000, 0x2001));
+            let from =
+                |address, most_bytes| accessible.enter().table.bytes_from(address, most_bytes);
+            assert_eq!((from(0x1800, u64::MAX), from(0x1800, 0x900)), (0x1800, 0x900));
+            assert_eq!((from(0xfff, 0x100), from(0x3000, 0x100)), (0, 0));
             assert_eq!(accessible.enter().find(0x3000), None);
         }
     }
