@@ -174,8 +174,9 @@ pub enum Verdict {
 pub enum Reason {
     /// It waits for the end of others' kernels.
     Kernels,
-    /// It is to open what a session shares that is not here.
-    Sharing,
+    /// It is to open what a session shares that is not here, by its command at this position of
+    /// the ring.
+    Sharing(u64),
     /// It has code that is to run apart.
     Quarantine(Code),
     /// None: a test has sessions go to and fro.

@@ -12,7 +12,7 @@ use link::wire::sharing::{
     UnshareMemory,
 };
 use policy::memory::exports::{Exports, Memory, Token};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::io::Read;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -44,6 +44,8 @@ pub(crate) struct Sharing {
     /// How often memory was opened, and where it is.
     opened: HashMap<Token, (u32, Memory)>,
     events: HashMap<u32, Arc<SharedEvent>>,
+    /// Of the events, those that another session has shared.
+    borrowed: HashSet<u32>,
 }
 
 impl Sharing {
@@ -77,16 +79,25 @@ impl State {
     }
 
     pub(crate) fn share_memory(&mut self, wanted: ShareMemory) -> Result<(), Failure> {
+        self.share_memory_as(wanted, WireToken { words: random_token()? })
+    }
+
+    /// Shares memory by this token, unless it has one.
+    pub(crate) fn share_memory_as(
+        &mut self,
+        wanted: ShareMemory,
+        fresh: WireToken,
+    ) -> Result<(), Failure> {
         let ShareMemory { address, size_bytes } = wanted;
         if !self.memory.is_granted(address, size_bytes) {
             return Err(INVALID);
         }
-        let (owner, fresh) = (self.handle.id, random_token()?);
+        let owner = self.handle.id;
         let mut exports = self.shared_memory();
         if exports.count(owner) >= MAX_SHARED {
             return Err(Failure::Cuda(CUresult::ERROR_OUT_OF_MEMORY));
         }
-        let token = exports.share(Memory { owner, address, size_bytes }, fresh);
+        let token = exports.share(Memory { owner, address, size_bytes }, fresh.words);
         drop(exports);
         self.answer(&WireToken { words: token })
     }
@@ -101,8 +112,7 @@ impl State {
         if self.sharing.opened.len() >= MAX_SHARED {
             return Err(Failure::Cuda(CUresult::ERROR_OUT_OF_MEMORY));
         }
-        let found = self.shared_memory().open(token);
-        let memory = found.ok_or_else(|| self.look_elsewhere(INVALID))?;
+        let memory = self.find_shared(|state| state.shared_memory().open(token))?;
         let known = self.sharing.opened.contains_key(&token);
         let is_own = memory.owner == self.handle.id;
         if is_own || !(known || self.memory.addressable.insert(memory.address, memory.size_bytes)) {
@@ -134,6 +144,33 @@ impl State {
             || self.shared_memory().count(self.handle.id) > 0
     }
 
+    /// Whether it has anything that others share, or they have anything that it shares.
+    pub(crate) fn has_partners(&self) -> bool {
+        let are_in_use = || {
+            let _lock = self.shared_events();
+            self.sharing.events.values().any(|event| Arc::strong_count(event) > 1)
+        };
+        !self.sharing.opened.is_empty()
+            || !self.sharing.borrowed.is_empty()
+            || self.shared_memory().in_use(self.handle.id, 0, u64::MAX)
+            || are_in_use()
+    }
+
+    /// From now on nobody can open here what the session shares; `false`, and nothing is changed,
+    /// if somebody has.
+    pub(crate) fn withdraw_shared(&self) -> bool {
+        let (mut events, mut memory) = (self.shared_events(), self.shared_memory());
+        let own = self.sharing.events.values();
+        if memory.in_use(self.handle.id, 0, u64::MAX)
+            || own.clone().any(|event| Arc::strong_count(event) > 1)
+        {
+            return false;
+        }
+        memory.withdraw(self.handle.id, 0, u64::MAX);
+        own.for_each(|event| drop(events.remove(&event.token)));
+        true
+    }
+
     /// Whether others use memory in a grant, or may begin to.
     pub(crate) fn is_open_to_others(&self, address: u64, size_bytes: u64) -> bool {
         self.shared_memory().overlaps(self.handle.id, address, size_bytes)
@@ -148,6 +185,15 @@ impl State {
     }
 
     pub(crate) fn share_event(&mut self, wanted: EventNumber) -> Result<(), Failure> {
+        self.share_event_as(wanted, WireToken { words: random_token()? })
+    }
+
+    /// Shares an event by this token, unless it has one.
+    pub(crate) fn share_event_as(
+        &mut self,
+        wanted: EventNumber,
+        fresh: WireToken,
+    ) -> Result<(), Failure> {
         let handle = self.event(wanted.event)?;
         // Its graphs would destroy it under the others' hands.
         if self.events.get(&wanted.event).is_some_and(|event| Arc::strong_count(event) > 1) {
@@ -159,7 +205,7 @@ impl State {
         if self.sharing.events.len() >= MAX_SHARED {
             return Err(Failure::Cuda(CUresult::ERROR_OUT_OF_MEMORY));
         }
-        let token = random_token()?;
+        let token = fresh.words;
         let event = Arc::new(SharedEvent { event: handle, token });
         let mut events = self.shared_events();
         events.retain(|_, event| event.strong_count() > 0);
@@ -174,10 +220,12 @@ impl State {
         if number >= MAX_EVENTS || self.events.contains_key(&number) {
             return Err(Failure::Protocol(format!("event {number} is in use, or too large")));
         }
-        let found = self.shared_events().get(&wanted.token.words).and_then(Weak::upgrade);
-        let event = found.ok_or_else(|| self.look_elsewhere(INVALID))?;
+        let token = wanted.token.words;
+        let event =
+            self.find_shared(|state| state.shared_events().get(&token).and_then(Weak::upgrade))?;
         self.events.insert(number, Arc::new(event.event));
         self.sharing.events.insert(number, event);
+        self.sharing.borrowed.insert(number);
         Ok(())
     }
 
@@ -199,6 +247,7 @@ impl State {
     /// Gives a shared event up. `true` when others still have it, so that it must not be destroyed.
     pub(crate) fn others_have(&mut self, number: u32) -> bool {
         let Some(event) = self.sharing.events.remove(&number) else { return false };
+        self.sharing.borrowed.remove(&number);
         // Opening upgrades under the lock, so that of two who give it up one is the last.
         let _lock = self.shared_events();
         Arc::into_inner(event).is_none()

@@ -11,7 +11,7 @@
 //! something that cannot be taken along ([`State::hindrance`]).
 
 use crate::objects::event::MOST_TIMES;
-use crate::session::failure::Failure;
+use crate::session::failure::{Failure, INVALID};
 use crate::session::state::State;
 use executor_link::counters::Waits;
 use executor_link::log::log_server;
@@ -32,8 +32,13 @@ pub(crate) const LOOK: Duration = Duration::from_millis(1);
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 /// Modules of a session that the log says are the reason why it stays.
 const MOST_TOLD: usize = 16;
-/// The keeper answers at once, or is gone.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
+/// A session waits so long for the other context to be free for it, where what it is to open may
+/// be.
+const LONGEST_SEARCH: Duration = Duration::from_secs(30);
+/// What a session has come for is here by then: its owner may be on its way as well.
+const ARRIVES_WITHIN: Duration = Duration::from_millis(300);
+/// Between two relocations for what others share.
+const REST: Duration = Duration::from_millis(200);
 
 /// What one session's thread knows of it.
 #[derive(Debug)]
@@ -50,6 +55,8 @@ pub(crate) struct Relocation {
     pub(crate) away: Option<Instant>,
     /// What it takes along when it leaves.
     pub(crate) baggage: Baggage,
+    /// When it came from another executor.
+    pub(crate) arrived: Option<Instant>,
 }
 
 impl Default for Relocation {
@@ -61,6 +68,7 @@ impl Default for Relocation {
             told: Cell::new(0),
             away: None,
             baggage: Baggage::Nothing,
+            arrived: None,
         }
     }
 }
@@ -167,22 +175,47 @@ impl State {
         self.shared.tell(&FromExecutor::Stuck { session: self.handle.id, reason });
     }
 
-    /// What the command in hand names is not here: the failure, unless it may be in the other
-    /// context.
-    pub(crate) fn look_elsewhere(&self, failure: Failure) -> Failure {
-        if !self.relocation.is_possible || self.hindrance().is_some() {
-            return failure;
+    /// Finds what the command in hand names, which another session shares. If it is not here, the
+    /// session goes to the other context, as it may be there.
+    ///
+    /// # Errors
+    /// Nobody shares it, or the session cannot go there.
+    pub(crate) fn find_shared<T>(&self, look: impl Fn(&Self) -> Option<T>) -> Result<T, Failure> {
+        if let Some(found) = look(self) {
+            return Ok(found);
         }
-        self.tell_stuck(Reason::Sharing);
-        let asked = Instant::now();
-        while asked.elapsed() < ANSWER_TIMEOUT && !self.handle.gives_up() {
+        if !self.relocation.is_possible {
+            return Err(INVALID);
+        }
+        if let Some(hindrance) = self.hindrance() {
+            log_server!(
+                "{} is to open what no client shares here. It stays in its context, for {hindrance}",
+                self.handle.label
+            );
+            return Err(INVALID);
+        }
+        let began = Instant::now();
+        if let Some(arrived) = self.relocation.arrived {
+            while began.elapsed() < ARRIVES_WITHIN && !self.handle.gives_up() {
+                std::thread::sleep(LOOK);
+                if let Some(found) = look(self) {
+                    return Ok(found);
+                }
+            }
+            std::thread::sleep(REST.saturating_sub(arrived.elapsed()));
+        }
+        self.tell_stuck(Reason::Sharing(self.records.position));
+        while began.elapsed() < LONGEST_SEARCH && !self.handle.gives_up() {
             match self.handle.verdict() {
-                Some(Verdict::Stays) => break,
-                Some(Verdict::Leaves) if !self.has_work_in_driver() => return Failure::Elsewhere,
+                Some(Verdict::Stays) => return Err(INVALID),
+                Some(Verdict::Leaves) if !self.has_work_in_driver() => {
+                    return Err(Failure::Elsewhere);
+                }
                 _ => std::thread::sleep(LOOK),
             }
         }
-        failure
+        self.shared.tell(&FromExecutor::Unstuck { session: self.handle.id });
+        Err(INVALID)
     }
 
     /// Why the session cannot leave.
@@ -192,7 +225,7 @@ impl State {
             () if self.printing.has_output() => Hindrance::Output,
             () if self.is_traced() => Hindrance::Trace,
             () if !self.guard.is_off() => Hindrance::Guard,
-            () if self.shares_anything() => Hindrance::Sharing,
+            () if self.has_partners() => Hindrance::Sharing,
             () if !self.peers.is_empty() || self.watched.is_any() => Hindrance::Peers,
             () if !self.objects.is_empty() || self.graphs.have_conditions() => Hindrance::Objects,
             () if !self.virtual_memory.is_empty() => Hindrance::ReservedAddresses,
@@ -236,6 +269,8 @@ impl State {
             Some(hindrance) => Err(hindrance),
             None if self.standing.has_unsaved() => Err(Hindrance::Unsaved),
             None if self.has_work_in_driver() => Err(Hindrance::WorkInFlight),
+            // Who looks for it here from now on finds it where the session goes.
+            None if !self.withdraw_shared() => Err(Hindrance::Sharing),
             None => Ok(()),
         }
     }

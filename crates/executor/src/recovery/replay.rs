@@ -24,6 +24,7 @@ use link::wire::command::{
     Again, Effect, GlobalGetReply, GrowReply, Header, ModuleLoad, NO_CALL, Opcode, Part, RegionMap,
 };
 use link::wire::graph::GraphCreate;
+use link::wire::sharing::Token;
 use rustix::fd::OwnedFd;
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
@@ -233,6 +234,14 @@ impl State {
                 let (wanted, _) = parse(opcode, body)?;
                 self.map_peer_again(wanted).map_err(failed)
             }
+            Opcode::ShareMemory => {
+                let (wanted, _) = parse(opcode, body)?;
+                self.share_memory_as(wanted, token(opcode, body)?).map_err(failed)
+            }
+            Opcode::ShareEvent => {
+                let (wanted, _) = parse(opcode, body)?;
+                self.share_event_as(wanted, token(opcode, body)?).map_err(failed)
+            }
             _ => Err(ReplayError::Unsupported { opcode }),
         }
     }
@@ -299,6 +308,12 @@ fn texture(body: &[u8]) -> Result<(TextureCreate, TextureHandle), ReplayError> {
         Ok((_, handle)) => Ok((wanted, handle)),
         Err(_) => Err(ReplayError::Unknown(Opcode::TextureCreate as u16)),
     }
+}
+
+/// By what others know what is shared: the answer, which stands last.
+fn token(opcode: Opcode, body: &[u8]) -> Result<Token, ReplayError> {
+    let token = Token::read_from_suffix(body).map_err(|_| ReplayError::Unknown(opcode as u16));
+    token.map(|(_, token)| token)
 }
 
 fn parse<T: FromBytes + IntoBytes>(opcode: Opcode, body: &[u8]) -> Result<(T, &[u8]), ReplayError> {

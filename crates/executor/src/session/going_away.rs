@@ -39,6 +39,10 @@ impl Session {
             Some(hindrance) => return Ok(self.stay(&self.state.reason_to_stay(hindrance))),
             None => {}
         }
+        // Handles say on which device it is.
+        if self.state.shares_anything() {
+            return Ok(self.stay(&StayReason::Hindrance(Hindrance::Sharing)));
+        }
         if self.state.partitions.have_resources() {
             return Ok(self.stay(&StayReason::Multiprocessors));
         }

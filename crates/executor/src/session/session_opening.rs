@@ -37,6 +37,7 @@ use link::socket::Connection;
 use rustix::fd::{AsFd, OwnedFd};
 use std::sync::mpsc::{channel, sync_channel};
 use std::sync::{Arc, PoisonError};
+use std::time::Instant;
 
 /// What comes with a session from the keeper, which has all of it, too.
 pub(crate) struct SessionFiles(Vec<OwnedFd>);
@@ -183,7 +184,10 @@ pub(crate) fn prepare(
         unloaded_in_use: None,
         last_function: None,
         reply: Vec::new(),
-        relocation: Relocation::default(),
+        relocation: Relocation {
+            arrived: (wanted.origin == Origin::Inherited).then(Instant::now),
+            ..Relocation::default()
+        },
         past_times: PastTimes::new(wanted.event_times),
     };
     let consumer = Consumer::resume(Arc::clone(&handle.memory), committed);

@@ -29,9 +29,6 @@ use std::time::{Duration, Instant};
 const LONG_KERNEL: Duration = Duration::from_millis(200);
 /// A session that has just gone to another context stays there for a while.
 const BREATH: Duration = Duration::from_millis(200);
-/// A session that was sent to another context for what others share does not find it there either:
-/// it is not sent back and forth.
-const SETTLED_AFTER: Duration = Duration::from_secs(5);
 /// A second context is made within this, or something is wrong with it, and those who waited for
 /// it are there after so long.
 const MADE_IN: Duration = Duration::from_secs(5);
@@ -59,7 +56,7 @@ impl Keeper {
         let looked = session.looked_elsewhere;
         let to = match reason {
             Reason::Quarantine(code) => self.place_apart(from, code).unwrap_or(from),
-            Reason::Kernels | Reason::Sharing | Reason::Test => {
+            Reason::Kernels | Reason::Sharing(_) | Reason::Test => {
                 Place { side: from.side.other(), ..from }
             }
         };
@@ -67,14 +64,20 @@ impl Keeper {
         let is_there = self.devices[to.device].executors.contains_key(&to.seat());
         // What it had there is still there.
         let is_clearing = self.clearing.contains_key(&id);
+        let is_busy = match reason {
+            // It waits there for what runs, as it must: nowhere else is what it needs.
+            Reason::Sharing(_) => false,
+            Reason::Kernels | Reason::Quarantine(_) | Reason::Test => self.has_long_kernel(to),
+        };
         let stage = match reason {
             // It goes to another device. Who waits for a kernel would not come to that.
-            Reason::Sharing | Reason::Test if self.moves.contains_key(&id) => None,
-            Reason::Sharing if !is_there || is_clearing || !is_over(looked, SETTLED_AFTER) => None,
+            Reason::Sharing(_) | Reason::Test if self.moves.contains_key(&id) => None,
+            // For that command it has been here: nobody shares such a thing.
+            Reason::Sharing(position) if !is_there || looked == Some(position) => None,
             Reason::Kernels if !is_over(relocated, BREATH) => None,
             Reason::Quarantine(_) if to == from => None,
             Reason::Quarantine(_) if !is_clearing => self.context_apart(to),
-            _ if self.killings.contains_key(&to) || self.has_long_kernel(to) => None,
+            _ if self.killings.contains_key(&to) || is_busy => None,
             _ if is_clearing => Some(Stage::Starting),
             _ => self.second_context(to),
         };
@@ -91,8 +94,8 @@ impl Keeper {
         }
         if let Some(session) = self.sessions.get_mut(&id).filter(|_| verdict == Verdict::Leaves) {
             session.destination = Some(to);
-            if reason == Reason::Sharing {
-                session.looked_elsewhere = Some(Instant::now());
+            if let Reason::Sharing(position) = reason {
+                session.looked_elsewhere = Some(position);
             }
         }
         if let Some(executor) = self.executor(from) {

@@ -239,8 +239,9 @@ pub(crate) struct Session {
     pub(crate) event_times: Vec<EventTime>,
     /// When it went to another context last.
     pub(crate) relocated: Option<Instant>,
-    /// When it last went to another context for what others share.
-    pub(crate) looked_elsewhere: Option<Instant>,
+    /// The command, by its position in the ring, for which it last went to another context to find
+    /// what others share.
+    pub(crate) looked_elsewhere: Option<u64>,
     pub(crate) relocations: u64,
     /// When it was asked to go back to the first context, until it has or need not.
     pub(crate) asked_back: Option<Instant>,

@@ -39,7 +39,7 @@ hindrances! {
     Output = 3, "output of kernels";
     Trace = 4, "a trace";
     Guard = 5, "guarded code";
-    /// Other sessions have them, or may have, or they are theirs.
+    /// Other sessions have them, or they are theirs.
     Sharing = 6, "memory or events that are shared by CUDA IPC";
     Peers = 7, "memory that several devices share";
     /// Their values may be another object's in the other context.

@@ -274,7 +274,7 @@ commands! {
     /// Called: [`super::super::sharing::Token`].
     ShareMemory = 130, ShareMemory => Token;
         Other, Apart, Needs, Long, Session, Told, Never, Plain, Command,
-        makes(Command, |it, _| it.address, Never, Others);
+        makes(CommandAndAnswer, |it, _| it.address, Special, Others);
     /// Posted: nobody else may open it.
     UnshareMemory = 131, UnshareMemory => ();
         Other, Apart, Needs, Long, Session, Told, Never, Plain, Command,
@@ -291,7 +291,7 @@ commands! {
     /// Called: [`super::super::sharing::Token`].
     ShareEvent = 134, EventNumber => Token;
         Other, Apart, Needs, Long, Session, Told, Never, Plain, Command,
-        makes(Command, |it, _| it.event.into(), Never, Others);
+        makes(CommandAndAnswer, |it, _| it.event.into(), Special, Others);
     /// Called.
     OpenEvent = 135, OpenEvent => ();
         Other, Apart, Needs, Long, Session, Told, Never, Plain, Command,

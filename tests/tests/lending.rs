@@ -1,0 +1,138 @@
+//! Memory and events that one client has from another (`cuIpc*`), where a device has two contexts:
+//! who opens them goes to where they are (`programs/process/lend.c`).
+
+use anyhow::{Context as _, Result, ensure};
+use link::wire::daemon::ClientDeviceSnapshot;
+use openmps_tests::wait::{self, PATIENCE};
+use openmps_tests::{Daemon, Puppet, Runtime, Sandbox};
+
+fn start(daemon: &Daemon) -> Result<Puppet> {
+    let sandbox = daemon.sandbox();
+    let program = sandbox.installation.program("process", "lend");
+    Puppet::spawn(&mut sandbox.command(program, Runtime::OpenMps))
+}
+
+/// A daemon whose software GPU loads code when nothing runs in the context, and a client that can
+/// hold one.
+fn with_hog() -> Result<(Daemon, Puppet)> {
+    let daemon = Daemon::start_with(Sandbox::new()?, &[("OPENMPS_SOFT_STALLS", "1")])?;
+    let mut hog = daemon.puppet()?;
+    hog.must("open")?;
+    Ok((daemon, hog))
+}
+
+fn session(daemon: &Daemon, client: &Puppet) -> Result<ClientDeviceSnapshot> {
+    let clients = daemon.snapshot()?.clients;
+    let found = clients.into_iter().find(|it| it.pid == client.pid());
+    found.and_then(|it| it.devices.into_iter().next()).context("it has no session")
+}
+
+fn is_in_second_context(daemon: &Daemon, client: &Puppet) -> Result<bool> {
+    Ok(session(daemon, client)?.is_in_second_context)
+}
+
+/// A kernel of the hog's runs, and whoever starts does so in the second context.
+fn hold(daemon: &Daemon, hog: &mut Puppet) -> Result<()> {
+    hog.must("hold")?;
+    wait::until("newcomers start in the second context", PATIENCE, || {
+        let newcomer = daemon.puppet().and_then(|mut newcomer| {
+            newcomer.must("open")?;
+            newcomer.must("work 1")?;
+            is_in_second_context(daemon, &newcomer)
+        });
+        newcomer.is_ok_and(|is_there| is_there)
+    })
+}
+
+/// One fills what it has from the other, which sees it.
+fn share(owner: &mut Puppet, borrower: &mut Puppet, handles: &str) -> Result<()> {
+    borrower.must(&format!("borrow {handles}"))?;
+    borrower.must("fill 7")?;
+    owner.expect("read", "7")?;
+    owner.must("work")?;
+    borrower.must("give back")
+}
+
+/// Its owner was there before the kernel, which ends while the other one waits to load code there.
+#[test]
+fn a_newcomer_opens_what_is_shared_in_the_other_context() -> Result<()> {
+    let (daemon, mut hog) = with_hog()?;
+    let mut owner = start(&daemon)?;
+    owner.must("work")?;
+    let handles = owner.ask("lend")?;
+    hold(&daemon, &mut hog)?;
+    let mut borrower = start(&daemon)?;
+    borrower.must("work")?;
+    ensure!(is_in_second_context(&daemon, &borrower)? && !is_in_second_context(&daemon, &owner)?);
+    borrower.tell(&format!("borrow {handles}"))?;
+    wait::until("it has gone to where the memory is", PATIENCE, || {
+        is_in_second_context(&daemon, &borrower).is_ok_and(|is_there| !is_there)
+    })?;
+    hog.must("that is enough")?;
+    ensure!(borrower.answer_within(PATIENCE)? == "ok");
+    borrower.must("fill 5")?;
+    owner.expect("read", "5")?;
+    borrower.must("give back")?;
+    // Once more, and from where it is now.
+    share(&mut owner, &mut borrower, &handles)
+}
+
+/// As programs of one job do: each shares something first, then opens what the others have. What
+/// nobody has opened yet goes along.
+#[test]
+fn who_shares_something_too_takes_it_along() -> Result<()> {
+    let (daemon, mut hog) = with_hog()?;
+    let mut one = start(&daemon)?;
+    let of_one = one.ask("lend")?;
+    hold(&daemon, &mut hog)?;
+    let mut other = start(&daemon)?;
+    let of_other = other.ask("lend")?;
+    ensure!(is_in_second_context(&daemon, &other)? && !is_in_second_context(&daemon, &one)?);
+    hog.must("that is enough")?;
+    other.must(&format!("borrow {of_one}"))?;
+    one.must(&format!("borrow {of_other}"))?;
+    ensure!(!is_in_second_context(&daemon, &other)? && !is_in_second_context(&daemon, &one)?);
+    other.must("fill 11")?;
+    one.expect("read", "11")?;
+    one.must("fill 12")?;
+    other.expect("read", "12")?;
+    for client in [&mut one, &mut other] {
+        client.must("give back")?;
+    }
+    Ok(())
+}
+
+/// What is shared can be opened by the same handles after a stranger's fault.
+#[test]
+fn what_nobody_has_opened_yet_outlives_a_fault() -> Result<()> {
+    let daemon = Daemon::start(Sandbox::new()?)?;
+    let (mut owner, mut borrower) = (start(&daemon)?, start(&daemon)?);
+    let handles = owner.ask("lend")?;
+    owner.must("fill 3")?;
+    owner.expect("read", "3")?;
+    let mut culprit = daemon.puppet()?;
+    culprit.must("open")?;
+    culprit.expect("fault", "error 700")?;
+    owner.expect("read", "3")?;
+    share(&mut owner, &mut borrower, &handles)?;
+    ensure!(daemon.snapshot()?.devices[0].faults == 1);
+    owner.must("work")
+}
+
+/// Nobody has such a thing: it is not looked for again and again.
+#[test]
+fn a_handle_of_what_is_gone_is_refused() -> Result<()> {
+    let (daemon, mut hog) = with_hog()?;
+    let mut owner = start(&daemon)?;
+    let handles = owner.ask("lend")?;
+    hold(&daemon, &mut hog)?;
+    let mut borrower = start(&daemon)?;
+    owner.dismiss()?;
+    hog.must("that is enough")?;
+    for _ in 0..3 {
+        borrower.expect(&format!("borrow {handles}"), "error 1")?;
+        borrower.must("work")?;
+    }
+    ensure!(session(&daemon, &borrower)?.relocations <= 3);
+    Ok(())
+}
