@@ -257,14 +257,14 @@ def run_programs(options, directory):
                     for entry, ran in zip(left, pool.map(lambda entry: runner.run(entry, values[entry.name], share), left)):
                         if ran:
                             runs[entry.name].append(ran)
+                if position == 0:
+                    # Who is wrong natively, or faults there, has no place beside others, and no second round.
+                    left = [entry for entry in left if entry.name in runs and runs[entry.name][-1].code == 0]
             if name == "openmps":
                 lost = losses(kind.daemon)
         finally:
             kind.close()
         found[name] = {each: median_of(of) for each, of in runs.items()}
-        if position == 0:
-            # Who is wrong natively, or faults there, has no place beside others.
-            left = [entry for entry in left if entry.name in found[name] and found[name][entry.name].code == 0]
         print(f"{options.seconds - budget.left():.0f} s: {name}, {len(runs)} programs", file=sys.stderr, flush=True)
     lines, bad = summary(found, names, math.inf if options.all_right else SLOWER)
     if options.all_right:
