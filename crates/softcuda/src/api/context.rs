@@ -11,10 +11,11 @@ use cuda_abi::types::{
     CUlimit, CUresult, CUsharedconfig,
 };
 
+use super::answer::Answer;
 use super::driver::{current, current_even_failed, driver};
 use super::objects::ContextKind;
+use super::out;
 use super::table::fresh_handle;
-use super::{Answer, out};
 use crate::api::context::context_stack::{current_handle, with_stack};
 use crate::api::context::device::checked;
 

@@ -9,7 +9,7 @@ use cuda_abi::graph::registry::{Naming, Registry};
 use cuda_abi::managed_advice::Advices;
 use cuda_abi::types::{CUcontext, CUdevice, CUresult, CUstream};
 
-use super::Answer;
+use super::answer::Answer;
 use super::graph::{Executable, GraphMemory, HighWater, NodeKind};
 use super::objects::{Context, ContextKind, ContextSettings, Event, Stream};
 use super::table::{Table, fresh_handle};

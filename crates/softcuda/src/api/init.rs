@@ -11,8 +11,9 @@ use cuda_abi::types::{
     CUresult, CUstream, CUuuid, cuuint64_t,
 };
 
+use super::answer::Answer;
 use super::driver::{self, VERSION, driver};
-use super::{Answer, out};
+use super::out;
 use crate::device::properties;
 
 api! {

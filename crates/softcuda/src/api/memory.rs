@@ -17,9 +17,10 @@ pub(crate) mod vmm;
 
 use cuda_abi::types::{CUdeviceptr, CUresult};
 
+use super::answer::Answer;
 use super::context::context_stack;
 use super::driver::{current, driver};
-use super::{Answer, out};
+use super::out;
 use crate::device::memory::AllocationKind;
 
 /// Row pitch of `cuMemAllocPitch`, bytes.

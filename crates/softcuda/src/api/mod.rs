@@ -9,8 +9,6 @@
 //! trusted, as any C library must. Codes follow the driver API's documentation and what was
 //! measured of NVIDIA's driver.
 
-use cuda_abi::types::CUresult;
-
 /// Declares driver API functions whose bodies use `?` with `CUresult` errors and end in `Ok(())`.
 macro_rules! api {
     ($($(#[$meta:meta])* fn $name:ident($($arg:ident: $ty:ty),* $(,)?) $body:block)*) => {
@@ -18,7 +16,7 @@ macro_rules! api {
             $(#[$meta])*
             #[allow(non_snake_case, clippy::too_many_arguments)]
             pub(crate) unsafe fn $name($($arg: $ty),*) -> ::cuda_abi::types::CUresult {
-                let body = move || -> $crate::api::Answer { $body };
+                let body = move || -> $crate::api::answer::Answer { $body };
                 ::cuda_abi::types::CUresult::from(body())
             }
         )*
@@ -38,9 +36,7 @@ macro_rules! alias {
     };
 }
 
-/// What a driver function comes to.
-pub(crate) type Answer<T = ()> = Result<T, CUresult>;
-
+mod answer;
 pub(crate) mod code;
 mod context;
 mod driver;
@@ -50,7 +46,6 @@ mod logs;
 mod memory;
 mod objects;
 mod out;
-mod status;
 mod stream;
 mod table;
 

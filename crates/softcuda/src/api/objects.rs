@@ -8,7 +8,7 @@ use std::thread::ThreadId;
 use cuda_abi::graph::capture::{self, LegacyOrder, Point};
 use cuda_abi::types::{CUcontext, CUgreenCtx};
 
-use super::Answer;
+use super::answer::Answer;
 use super::graph::Graph;
 use crate::api::stream::shared_event::SharedEvent;
 use crate::api::stream::stream_attributes::StoredValue;

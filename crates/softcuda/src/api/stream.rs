@@ -17,11 +17,12 @@ use cuda_abi::types::{
     CUstreamCallback,
 };
 
+use super::answer::Answer;
 use super::driver::{Driver, current, current_or, driver};
 use super::graph::{EventWork, NodeKind};
 use super::objects::{Context, ContextKind, Stream};
+use super::out;
 use super::table::fresh_handle;
-use super::{Answer, out};
 use crate::api::stream::submit::submit;
 use crate::device::engine::StreamKind;
 use crate::device::fault::Sticky;

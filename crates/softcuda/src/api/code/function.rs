@@ -9,8 +9,9 @@ use cuda_abi::types::{
 };
 
 use super::module_image::{Function, FunctionSettings, Setting, resolve};
+use crate::api::answer::Answer;
 use crate::api::driver::{Driver, current, driver};
-use crate::api::{Answer, out};
+use crate::api::out;
 use crate::device::properties::limits;
 use crate::exec;
 

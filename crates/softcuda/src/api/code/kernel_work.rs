@@ -11,11 +11,12 @@ use cuda_abi::types::{
 
 use super::function::max_threads;
 use super::module_image::{Function, resolve};
+use crate::api::answer::Answer;
 use crate::api::context::green::is_cut;
 use crate::api::driver::Driver;
 use crate::api::objects::Context;
+use crate::api::out;
 use crate::api::stream::{GREATEST_PRIORITY, LEAST_PRIORITY};
-use crate::api::{Answer, out};
 use crate::device::grid::{Grid, Residency, SmMask, count};
 use crate::device::memory::{AddressSpace, touch};
 use crate::device::ops::{Op, Step, Task};

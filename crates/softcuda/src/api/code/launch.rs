@@ -5,10 +5,11 @@ use std::ffi::c_void;
 use cuda_abi::types::{CUfunction, CUlaunchConfig, CUstream};
 
 use super::kernel_work::{KernelWork, Shape};
+use crate::api::answer::Answer;
 use crate::api::graph::NodeKind;
+use crate::api::out;
 use crate::api::stream::find;
 use crate::api::stream::submit::submit;
-use crate::api::{Answer, out};
 use crate::device::config::LaunchMode;
 use crate::device::grid::Residency;
 

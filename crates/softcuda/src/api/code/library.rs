@@ -9,9 +9,10 @@ use cuda_abi::types::{
 
 use super::module::JitLog;
 use super::module_image::{Library, PtxTexts, Refusal};
+use crate::api::answer::Answer;
 use crate::api::driver::{current, driver};
+use crate::api::out;
 use crate::api::table::fresh_handle;
-use crate::api::{Answer, out};
 
 api! {
     fn cuLibraryLoadData(

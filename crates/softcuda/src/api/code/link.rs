@@ -7,9 +7,10 @@ use cuda_abi::types::{CUjit_option, CUjitInputType, CUlinkState, CUresult};
 
 use super::module::JitLog;
 use super::module_image::PtxTexts;
+use crate::api::answer::Answer;
 use crate::api::driver::{Driver, current, driver};
+use crate::api::out;
 use crate::api::table::fresh_handle;
-use crate::api::{Answer, out};
 
 /// Separates the texts in the linker's output; a PTX comment, so that the first text alone is
 /// valid, too.

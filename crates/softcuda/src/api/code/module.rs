@@ -6,8 +6,9 @@ use std::ffi::{c_char, c_void};
 use cuda_abi::types::{CUdeviceptr, CUfunction, CUjit_option, CUmodule, CUresult};
 
 use super::module_image::{Module, PtxTexts, Refusal};
+use crate::api::answer::Answer;
 use crate::api::driver::{current, driver};
-use crate::api::{Answer, out};
+use crate::api::out;
 
 api! {
     fn cuModuleLoad(module: *mut CUmodule, fname: *const c_char) {

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use cuda_abi::image::{Accepts, Code, Image, Target};
 use cuda_abi::types::{CUfunction, CUkernel, CUmodule, CUresult};
 
-use crate::api::Answer;
+use crate::api::answer::Answer;
 use crate::api::driver::Driver;
 use crate::api::objects::Context;
 use crate::api::table::fresh_handle;

@@ -14,12 +14,13 @@ use cuda_abi::types::{
 
 use super::context_stack::{current_handle, with_stack};
 use super::sm_resource::{self, SmResource};
+use crate::api::answer::Answer;
 use crate::api::driver::{Driver, current, driver};
 use crate::api::objects::{Context, ContextKind, Stream};
+use crate::api::out;
 use crate::api::stream;
 use crate::api::stream::CreateFlags;
 use crate::api::table::fresh_handle;
-use crate::api::{Answer, out};
 use crate::device::engine::StreamKind;
 use crate::device::grid::SmMask;
 use crate::device::marker::Marker;

@@ -3,7 +3,7 @@
 
 use cuda_abi::types::{CUdevResource, CUdevResourceType, CUdevSmResource, CUresult};
 
-use crate::api::Answer;
+use crate::api::answer::Answer;
 use crate::api::driver::Driver;
 use crate::device::grid::SmMask;
 use crate::device::sm_sets;

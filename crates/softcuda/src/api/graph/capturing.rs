@@ -11,10 +11,11 @@ use cuda_abi::types::{
 };
 
 use super::Graph;
+use crate::api::answer::Answer;
 use crate::api::driver::{Driver, driver};
 use crate::api::objects::Stream;
+use crate::api::out;
 use crate::api::stream::{find, peek};
-use crate::api::{Answer, out};
 
 thread_local! {
     static THREAD_MODE: Cell<CUstreamCaptureMode> = const { Cell::new(CUstreamCaptureMode::GLOBAL) };

@@ -13,7 +13,7 @@ use cuda_abi::types::{
 
 use super::Graph;
 use super::memory::{FreeWork, GraphAllocation};
-use crate::api::Answer;
+use crate::api::answer::Answer;
 use crate::api::code::kernel_work::KernelWork;
 use crate::api::driver::Driver;
 use crate::api::memory::copy::check as check_copy;

@@ -12,7 +12,7 @@ use cuda_abi::types::{
 
 use super::kinds::{EventWork, MemoryOpsWork, NodeKind};
 use super::memory::{FreeWork, GraphAllocation};
-use crate::api::Answer;
+use crate::api::answer::Answer;
 use crate::api::code::kernel_work::{KernelWork, Shape};
 use crate::api::code::module_image::Kernel;
 use crate::api::driver::{Driver, driver};

@@ -11,10 +11,11 @@ use cuda_abi::types::{
     CUdevice, CUmipmappedArray, CUresult,
 };
 
+use crate::api::answer::Answer;
 use crate::api::driver::{Driver, current};
 use crate::api::objects::Context;
+use crate::api::out;
 use crate::api::table::fresh_handle;
-use crate::api::{Answer, out};
 use crate::device::properties::limits;
 use crate::device::textures::format::{Channel, Texel};
 use crate::device::textures::image::{Image, Shape};

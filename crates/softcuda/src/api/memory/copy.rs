@@ -5,7 +5,7 @@ use std::ffi::c_void;
 use cuda_abi::types::{CUcontext, CUdeviceptr, CUresult, CUstream};
 
 use super::copy_shapes::Volume;
-use crate::api::Answer;
+use crate::api::answer::Answer;
 use crate::api::driver::{Driver, current};
 use crate::api::graph::NodeKind;
 use crate::api::stream::find;

@@ -5,8 +5,9 @@ use cuda_abi::types::{
 };
 
 use super::copy::{Mode, on_both_defaults, side_of, submit};
+use crate::api::answer::Answer;
 use crate::api::driver::{Driver, driver};
-use crate::api::{Answer, out};
+use crate::api::out;
 use crate::device::transfer::{Copy, End, Side};
 
 on_both_defaults! {

@@ -12,11 +12,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use cuda_abi::types::{CUdeviceptr, CUevent, CUipcEventHandle, CUipcMemHandle, CUresult};
 
+use crate::api::answer::Answer;
 use crate::api::driver::{Driver, current};
 use crate::api::objects::Event;
+use crate::api::out;
 use crate::api::stream::shared_event::SharedEvent;
 use crate::api::table::fresh_handle;
-use crate::api::{Answer, out};
 use crate::device::memory::{AllocationKind, Physical};
 
 /// The only flag of opening memory, and it is required: peers get access when they need it.

@@ -12,15 +12,16 @@ use cuda_abi::types::{
 };
 
 use super::ipc::close_memory;
+use crate::api::answer::Answer;
 use crate::api::context::device::checked;
 use crate::api::driver::{Driver, driver};
 use crate::api::graph::NodeKind;
 use crate::api::graph::memory::{FreeWork, GraphAllocation};
 use crate::api::objects::Stream;
+use crate::api::out;
 use crate::api::stream::find;
 use crate::api::stream::submit::submit;
 use crate::api::table::fresh_handle;
-use crate::api::{Answer, out};
 use crate::device::memory::ranges::Reach;
 use crate::device::memory::{AddressSpace, AllocationKind};
 use crate::device::ops::{Op, Step, Task};

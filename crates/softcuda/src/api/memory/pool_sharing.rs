@@ -16,9 +16,10 @@ use cuda_abi::types::{
 
 use super::ipc::{Reference, open_memory};
 use super::pool::{Pool, get};
+use crate::api::answer::Answer;
 use crate::api::driver::{Device, Driver, driver};
+use crate::api::out;
 use crate::api::table::fresh_handle;
-use crate::api::{Answer, out};
 use crate::device::memory::{GRANULARITY_BYTES, Physical};
 
 const READ_WRITE: u32 = 3;

@@ -8,8 +8,9 @@ use cuda_abi::types::{
 use std::sync::Arc;
 
 use super::array::texel;
+use crate::api::answer::Answer;
 use crate::api::driver::{Driver, current, driver};
-use crate::api::{Answer, out};
+use crate::api::out;
 use crate::device::properties::limits;
 use crate::device::textures::format::{ReadMode, Texel};
 use crate::device::textures::image::{Image, Shape};

@@ -12,9 +12,10 @@ use cuda_abi::types::{
     CUmemGenericAllocationHandle, CUmemLocation, CUmemLocationType as Place, CUresult,
 };
 
+use crate::api::answer::Answer;
 use crate::api::driver::{Driver, driver};
+use crate::api::out;
 use crate::api::table::fresh_handle;
-use crate::api::{Answer, out};
 use crate::device::memory::space::Access;
 use crate::device::memory::{GRANULARITY_BYTES, Physical};
 

@@ -7,12 +7,13 @@ use cuda_abi::types::{CUevent, CUresult, CUstream};
 
 use super::shared_event::SharedEvent;
 use super::submit::submit;
+use crate::api::answer::Answer;
 use crate::api::driver::{Driver, current, current_or, driver};
 use crate::api::graph::{EventWork, NodeKind};
 use crate::api::objects::{Context, Event, INTERPROCESS, NO_TIMING, Recorded};
+use crate::api::out;
 use crate::api::stream::find;
 use crate::api::table::fresh_handle;
-use crate::api::{Answer, out};
 use crate::device::marker::MarkerState;
 
 /// How often an event of several processes is looked at.

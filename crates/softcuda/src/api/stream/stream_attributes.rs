@@ -2,9 +2,10 @@
 
 use cuda_abi::types::{CUresult, CUstream, CUstreamAttrID as Id, CUstreamAttrValue};
 
+use crate::api::answer::Answer;
 use crate::api::objects::Stream;
+use crate::api::out;
 use crate::api::stream::{GREATEST_PRIORITY, LEAST_PRIORITY, find};
-use crate::api::{Answer, out};
 
 /// `CU_SYNC_POLICY_AUTO`
 const AUTO_SYNCHRONIZATION: u32 = 1;

@@ -7,10 +7,11 @@ use cuda_abi::types::{
 };
 
 use super::submit::submit;
+use crate::api::answer::Answer;
 use crate::api::driver::Driver;
 use crate::api::graph::{MemoryOpsWork, NodeKind};
+use crate::api::out;
 use crate::api::stream::find;
-use crate::api::{Answer, out};
 use crate::device::ops::{Condition, Op, Width};
 
 /// Most operations of one batch.

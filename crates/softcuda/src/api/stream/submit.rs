@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::api::Answer;
+use crate::api::answer::Answer;
 use crate::api::driver::Driver;
 use crate::api::graph::NodeKind;
 use crate::api::objects::Stream;
