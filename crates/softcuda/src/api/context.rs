@@ -13,7 +13,7 @@ use cuda_abi::types::{
 
 use super::answer::Answer;
 use super::driver::{current, current_even_failed, driver};
-use super::objects::ContextKind;
+use super::objects::{ContextKind, GREATEST_PRIORITY, LEAST_PRIORITY};
 use super::out;
 use super::table::fresh_handle;
 use crate::api::context::context_stack::{current_handle, with_stack};
@@ -222,8 +222,8 @@ api! {
         current()?;
         // SAFETY: the caller's pointers; either may be NULL.
         unsafe {
-            out::write_optional(leastPriority, super::stream::LEAST_PRIORITY);
-            out::write_optional(greatestPriority, super::stream::GREATEST_PRIORITY);
+            out::write_optional(leastPriority, LEAST_PRIORITY);
+            out::write_optional(greatestPriority, GREATEST_PRIORITY);
         }
         Ok(())
     }

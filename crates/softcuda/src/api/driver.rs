@@ -16,7 +16,7 @@ use super::table::{Table, fresh_handle};
 use crate::api::code::link::LinkState;
 use crate::api::code::module_image::{Function, Kernel, Library, Module};
 use crate::api::context::context_stack::current_handle;
-use crate::api::context::green::{GreenContext, ResourceDescription, is_green};
+use crate::api::context::green::{GreenContext, ResourceDescription};
 use crate::api::memory::array::{Array, MipmappedArray};
 use crate::api::memory::ipc::Opened;
 use crate::api::memory::pool::Pool;
@@ -286,7 +286,7 @@ impl Driver {
 
     /// The context that the engine knows by this number; not the green ones of it.
     pub(crate) fn context_by_id(&self, id: u64) -> Option<Arc<Context>> {
-        self.contexts.find_by(|context| context.id == id && !is_green(context))
+        self.contexts.find_by(|context| context.id == id && !context.is_green())
     }
 
     /// Ends a green context; its streams' work goes on.

@@ -12,11 +12,9 @@ use cuda_abi::types::{
 use super::function::max_threads;
 use super::module_image::{Function, resolve};
 use crate::api::answer::Answer;
-use crate::api::context::green::is_cut;
 use crate::api::driver::Driver;
-use crate::api::objects::Context;
+use crate::api::objects::{Context, GREATEST_PRIORITY, LEAST_PRIORITY};
 use crate::api::out;
-use crate::api::stream::{GREATEST_PRIORITY, LEAST_PRIORITY};
 use crate::device::grid::{Grid, Residency, SmMask, count};
 use crate::device::memory::{AddressSpace, touch};
 use crate::device::ops::{Op, Step, Task};
@@ -202,7 +200,7 @@ impl KernelWork {
     fn check(&self) -> Answer {
         self.shape.check(&self.function)?;
         let blocks = count(self.shape.cluster.map(|blocks| blocks.max(1))) as u32;
-        if blocks > 1 && is_cut(&self.owner) && active_clusters(self.mask, blocks, 1) == 0 {
+        if blocks > 1 && self.owner.is_cut() && active_clusters(self.mask, blocks, 1) == 0 {
             return Err(CUresult::ERROR_INVALID_CLUSTER_SIZE);
         }
         if self.shape.residency == Residency::Cooperative {

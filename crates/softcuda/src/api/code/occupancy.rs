@@ -6,7 +6,6 @@ use super::function::max_threads;
 use super::kernel_work::Shape;
 use super::module_image::resolve;
 use crate::api::answer::Answer;
-use crate::api::context::green::is_cut;
 use crate::api::driver::current;
 use crate::api::{out, stream};
 use crate::device::grid::count;
@@ -88,7 +87,7 @@ api! {
         let (driver, _, stream) = stream::find(config.hStream)?;
         let context = if stream.context == context.handle { context } else { driver.context(stream.context)? };
         let cluster = count(shape.cluster.map(|blocks| blocks.max(1))) as u32;
-        let clusters = match is_cut(&context) {
+        let clusters = match context.is_cut() {
             true => active_clusters(context.mask, cluster, per_sm),
             false => per_sm * context.mask.count() / cluster,
         };

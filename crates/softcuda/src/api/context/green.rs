@@ -16,7 +16,7 @@ use super::context_stack::{current_handle, with_stack};
 use super::sm_resource::{self, SmResource};
 use crate::api::answer::Answer;
 use crate::api::driver::{Driver, current, driver};
-use crate::api::objects::{Context, ContextKind, Stream};
+use crate::api::objects::{Context, Stream};
 use crate::api::out;
 use crate::api::stream;
 use crate::api::stream::CreateFlags;
@@ -247,14 +247,4 @@ fn wait_all(driver: &Driver, context: &Context, event: CUevent) -> Answer {
     let streams = streams_of(driver, context);
     let waits = streams.iter().filter_map(|stream| Some((stream.id, event.wait_op()?)));
     Ok(driver.engine.enqueue_plan(waits.collect())?)
-}
-
-/// Whether a context is a green one.
-pub(crate) fn is_green(context: &Context) -> bool {
-    matches!(context.kind, ContextKind::Green(_))
-}
-
-/// Whether a context has some of the SMs only: what clusters fit then depends on which ones.
-pub(crate) fn is_cut(context: &Context) -> bool {
-    is_green(context) && context.mask.count() < context.services.sm_count
 }

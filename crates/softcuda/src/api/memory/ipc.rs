@@ -15,8 +15,8 @@ use cuda_abi::types::{CUdeviceptr, CUevent, CUipcEventHandle, CUipcMemHandle, CU
 use crate::api::answer::Answer;
 use crate::api::driver::{Driver, current};
 use crate::api::objects::Event;
+use crate::api::objects::shared_event::SharedEvent;
 use crate::api::out;
-use crate::api::stream::shared_event::SharedEvent;
 use crate::api::table::fresh_handle;
 use crate::device::memory::{AllocationKind, Physical};
 
@@ -99,7 +99,7 @@ api! {
         if reference.process == std::process::id() {
             return Err(CUresult::ERROR_MAP_FAILED);
         }
-        let shared = SharedEvent::import(driver, &context, reference.open(driver)?)?;
+        let shared = SharedEvent::import(&driver.space, reference.open(driver)?)?;
         let handle = fresh_handle();
         driver.events.insert(handle, Arc::new(Event::new_shared(&context, shared)));
         // SAFETY: the caller's pointer.
