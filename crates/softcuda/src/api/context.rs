@@ -5,6 +5,7 @@ pub(crate) mod device;
 pub(crate) mod green;
 pub(crate) mod old_contexts;
 pub(crate) mod sm_resource;
+pub(crate) mod storage;
 
 use cuda_abi::types::{
     CUcontext, CUctxCreateParams, CUdevice, CUexecAffinityParam, CUexecAffinityType, CUfunc_cache,

@@ -1,28 +1,16 @@
 //! The linker: PTX in, PTX out. The "cubin" that it gives is the inputs' PTX in one text container.
 
 use std::ffi::{c_char, c_void};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
 
 use cuda_abi::types::{CUjit_option, CUjitInputType, CUlinkState, CUresult};
 
 use super::module::JitLog;
-use super::module_image::PtxTexts;
+use super::module_image::{PtxTexts, SEPARATOR};
 use crate::api::answer::Answer;
 use crate::api::driver::{Driver, current, driver};
 use crate::api::out;
 use crate::api::table::fresh_handle;
-
-/// Separates the texts in the linker's output; a PTX comment, so that the first text alone is
-/// valid, too.
-pub(crate) const SEPARATOR: &str = "\n//@@softcuda-linked-text@@\n";
-
-/// A link in progress.
-#[derive(Debug, Default)]
-pub(crate) struct LinkState {
-    texts: Mutex<Vec<String>>,
-    /// Lent to the program until the state is destroyed.
-    output: Mutex<Option<Box<[u8]>>>,
-}
 
 api! {
     fn cuLinkCreate_v2(numOptions: u32, options: *mut CUjit_option, optionValues: *mut *mut c_void, stateOut: *mut CUlinkState) {

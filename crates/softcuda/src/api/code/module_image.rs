@@ -16,6 +16,10 @@ use crate::device::memory::{AllocationKind, touch};
 use crate::device::properties::limits;
 use crate::exec::{self, GlobalSpace, KernelError, LoadEnv, LoadError, Program};
 
+/// Separates the texts in the linker's output; a PTX comment, so that the first text alone is
+/// valid, too.
+pub(crate) const SEPARATOR: &str = "\n//@@softcuda-linked-text@@\n";
+
 /// PTX texts that together make one program.
 #[derive(Debug, Clone)]
 pub(crate) struct PtxTexts(pub(crate) Vec<String>);
@@ -77,7 +81,7 @@ impl PtxTexts {
         };
         let texts = codes.iter().map(text).collect::<Result<Vec<String>, _>>()?;
         // What the linker put together comes apart again.
-        let parts = texts.iter().flat_map(|text| text.split(super::link::SEPARATOR));
+        let parts = texts.iter().flat_map(|text| text.split(SEPARATOR));
         Ok(PtxTexts(parts.map(str::to_owned).collect()))
     }
 

@@ -13,10 +13,10 @@ use cuda_abi::types::{
 };
 
 use super::context_stack::{current_handle, with_stack};
-use super::sm_resource::{self, SmResource};
+use super::sm_resource;
 use crate::api::answer::Answer;
 use crate::api::driver::{Driver, current, driver};
-use crate::api::objects::{Context, Stream};
+use crate::api::objects::{Context, GreenContext, ResourceDescription, SmResource, Stream};
 use crate::api::out;
 use crate::api::stream;
 use crate::api::stream::CreateFlags;
@@ -32,20 +32,6 @@ const DEFAULT_STREAM: u32 = 1;
 /// Flags of splitting.
 const IGNORE_COSCHEDULING: u32 = 1;
 const MAX_CLUSTER: u32 = 2;
-
-/// A green context: `CUgreenCtx`.
-#[derive(Debug)]
-pub(crate) struct GreenContext {
-    device: CUdevice,
-    /// The context that it is as a `CUcontext`.
-    pub(crate) context: Arc<Context>,
-}
-
-/// SMs of one device, ready for a green context: `CUdevResourceDesc`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct ResourceDescription {
-    resource: SmResource,
-}
 
 api! {
     fn cuDeviceGetDevResource(device: CUdevice, resource: *mut CUdevResource, type_: CUdevResourceType) {
