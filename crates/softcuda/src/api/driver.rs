@@ -13,11 +13,11 @@ use cuda_abi::types::{CUcontext, CUdevice, CUresult, CUstream};
 use super::answer::Answer;
 use super::graph::{Executable, GraphMemory, HighWater, NodeKind};
 use super::objects::{
-    Array, Context, Event, GreenContext, LinkState, MemoryHandle, MipmappedArray, Opened, Pool,
-    ResourceDescription, Stream, SurfaceObject, TextureObject,
+    Array, Context, Event, Function, GreenContext, Kernel, Library, LinkState, MemoryHandle,
+    MipmappedArray, Module, Opened, Pool, ResourceDescription, Stream, SurfaceObject,
+    TextureObject,
 };
 use super::table::{Table, fresh_handle};
-use crate::api::code::module_image::{Function, Kernel, Library, Module};
 use crate::api::context::context_stack::current_handle;
 use crate::api::stream::stalls::Stalls;
 use crate::device::config::Config;

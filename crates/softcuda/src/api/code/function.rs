@@ -8,9 +8,10 @@ use cuda_abi::types::{
     CUkernel, CUmodule, CUresult, CUsharedconfig,
 };
 
-use super::module_image::{Function, FunctionSettings, Setting, resolve};
+use super::loading::resolve;
 use crate::api::answer::Answer;
 use crate::api::driver::{Driver, current, driver};
+use crate::api::objects::{Function, FunctionSettings, Setting, max_threads};
 use crate::api::out;
 use crate::device::properties::limits;
 use crate::exec;
@@ -124,14 +125,6 @@ unsafe fn parameter(
         out::write_optional(size, found.size_bytes as usize);
     }
     Ok(())
-}
-
-/// Threads per block that the kernel's registers allow.
-pub(crate) fn max_threads(kernel: &exec::Kernel) -> u32 {
-    let per_thread = kernel.registers.next_multiple_of(limits::REGISTER_UNIT).max(1);
-    let by_registers =
-        limits::REGISTERS_PER_BLOCK / per_thread / limits::WARP_THREADS * limits::WARP_THREADS;
-    kernel.max_threads_per_block.min(limits::THREADS_PER_BLOCK).min(by_registers)
 }
 
 fn get(

@@ -9,11 +9,10 @@ use cuda_abi::types::{
     CUfunction, CUlaunchAttributeID as Id, CUlaunchAttributeValue, CUlaunchConfig, CUresult,
 };
 
-use super::function::max_threads;
-use super::module_image::{Function, resolve};
+use super::loading::resolve;
 use crate::api::answer::Answer;
 use crate::api::driver::Driver;
-use crate::api::objects::{Context, GREATEST_PRIORITY, LEAST_PRIORITY};
+use crate::api::objects::{Context, Function, GREATEST_PRIORITY, LEAST_PRIORITY, max_threads};
 use crate::api::out;
 use crate::device::grid::{Grid, Residency, SmMask, count};
 use crate::device::memory::{AddressSpace, touch};
@@ -184,7 +183,7 @@ impl KernelWork {
         extra: *mut *mut c_void,
     ) -> Answer<Self> {
         let function = resolve(driver, owner, handle)?;
-        if function.context_id() != owner.id {
+        if function.context_id != owner.id {
             return Err(CUresult::ERROR_INVALID_HANDLE);
         }
         // SAFETY: by the caller's promise.

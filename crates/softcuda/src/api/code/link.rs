@@ -5,8 +5,8 @@ use std::sync::{Arc, PoisonError};
 
 use cuda_abi::types::{CUjit_option, CUjitInputType, CUlinkState, CUresult};
 
+use super::image::{PtxTexts, SEPARATOR};
 use super::module::JitLog;
-use super::module_image::{PtxTexts, SEPARATOR};
 use crate::api::answer::Answer;
 use crate::api::driver::{Driver, current, driver};
 use crate::api::out;
@@ -55,7 +55,7 @@ api! {
         let state = driver.links.get(state.0)?;
         let texts = PtxTexts(state.texts.lock().unwrap_or_else(PoisonError::into_inner).clone());
         // Symbols must resolve now, as a linker's do.
-        texts.load(driver).map_err(|refusal| refusal.code)?;
+        texts.load(&driver.config).map_err(|refusal| refusal.code)?;
         let mut bytes = texts.0.join(SEPARATOR).into_bytes();
         bytes.push(0);
         let mut output = state.output.lock().unwrap_or_else(PoisonError::into_inner);
@@ -76,7 +76,8 @@ fn add(driver: &Driver, state: CUlinkState, kind: CUjitInputType, bytes: &[u8]) 
     let state = driver.links.get(state.0)?;
     match kind {
         CUjitInputType::INPUT_PTX | CUjitInputType::INPUT_FATBINARY => {
-            let texts = PtxTexts::from_bytes(driver, bytes).map_err(|refusal| refusal.code)?;
+            let texts =
+                PtxTexts::from_bytes(&driver.config, bytes).map_err(|refusal| refusal.code)?;
             state.texts.lock().unwrap_or_else(PoisonError::into_inner).extend(texts.0);
             Ok(())
         }

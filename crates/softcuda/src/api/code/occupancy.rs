@@ -2,11 +2,11 @@
 
 use cuda_abi::types::{CUfunction, CUlaunchConfig, CUoccupancyB2DSize, CUresult};
 
-use super::function::max_threads;
 use super::kernel_work::Shape;
-use super::module_image::resolve;
+use super::loading::resolve;
 use crate::api::answer::Answer;
 use crate::api::driver::current;
+use crate::api::objects::max_threads;
 use crate::api::{out, stream};
 use crate::device::grid::count;
 use crate::device::placement::blocks_per_sm;

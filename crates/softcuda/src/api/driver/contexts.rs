@@ -102,7 +102,7 @@ impl Driver {
         self.arrays.remove_all(|array| array.context_id == context.id);
         self.mipmapped_arrays.remove_all(|array| array.context_id == context.id);
         self.modules.remove_all(|module| module.context_id == context.id);
-        self.functions.remove_all(|function| function.context_id() == context.id);
+        self.functions.remove_all(|function| function.context_id == context.id);
         for allocation in self.space.allocations_of(context.id) {
             let _ = self.space.free(allocation.base, |_| true);
         }

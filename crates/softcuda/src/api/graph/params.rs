@@ -14,12 +14,12 @@ use super::kinds::{EventWork, MemoryOpsWork, NodeKind};
 use super::memory::{FreeWork, GraphAllocation};
 use crate::api::answer::Answer;
 use crate::api::code::kernel_work::{KernelWork, Shape};
-use crate::api::code::module_image::Kernel;
 use crate::api::driver::{Driver, driver};
 use crate::api::memory::copy::check as check_copy;
 use crate::api::memory::copy_shapes::Volume;
 use crate::api::memory::fill;
 use crate::api::objects::Context;
+use crate::api::objects::Kernel;
 use crate::api::stream::stream_values;
 use crate::device::transfer::Fill;
 
@@ -50,7 +50,7 @@ pub(crate) unsafe fn kernel(
     }
     let owner = match driver.functions.find(handle.0) {
         Some(function) => {
-            driver.context_by_id(function.context_id()).ok_or(CUresult::ERROR_INVALID_HANDLE)?
+            driver.context_by_id(function.context_id).ok_or(CUresult::ERROR_INVALID_HANDLE)?
         }
         None if asked.ctx.is_null() => current.clone(),
         None => driver.context(asked.ctx)?,
