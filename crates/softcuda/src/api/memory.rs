@@ -14,6 +14,7 @@ pub(crate) mod pool;
 pub(crate) mod pool_sharing;
 pub(crate) mod texture;
 pub(crate) mod vmm;
+pub(crate) mod volume;
 
 use cuda_abi::types::{CUdeviceptr, CUresult};
 

@@ -1,6 +1,7 @@
 //! Streams and host callbacks in stream order.
 
 pub(crate) mod event;
+pub(crate) mod memory_op;
 pub(crate) mod stalls;
 pub(crate) mod stream_attributes;
 pub(crate) mod stream_values;

@@ -6,12 +6,10 @@ use std::sync::{Arc, OnceLock};
 
 use cuda_abi::types::{
     CU_LAUNCH_PARAM_BUFFER_POINTER, CU_LAUNCH_PARAM_BUFFER_SIZE, CU_LAUNCH_PARAM_END, CUcontext,
-    CUfunction, CUlaunchAttributeID as Id, CUlaunchAttributeValue, CUlaunchConfig, CUresult,
+    CUlaunchAttributeID as Id, CUlaunchAttributeValue, CUlaunchConfig, CUresult,
 };
 
-use super::loading::resolve;
 use crate::api::answer::Answer;
-use crate::api::driver::Driver;
 use crate::api::objects::{Context, Function, GREATEST_PRIORITY, LEAST_PRIORITY, max_threads};
 use crate::api::out;
 use crate::device::grid::{Grid, Residency, SmMask, count};
@@ -19,6 +17,7 @@ use crate::device::memory::{AddressSpace, touch};
 use crate::device::ops::{Op, Step, Task};
 use crate::device::placement::blocks_per_sm;
 use crate::device::properties::{SM_CAPACITY, block_footprint, limits};
+use crate::device::services::ContextServices;
 use crate::device::sm_sets::active_clusters;
 use crate::exec::{self, Launch};
 
@@ -169,20 +168,18 @@ pub(crate) struct KernelWork {
 }
 
 impl KernelWork {
-    /// Resolves, checks and packs a launch in `owner` on the SMs of `mask`.
+    /// Checks and packs a launch in `owner` on the SMs of `mask`.
     ///
     /// # Safety
     /// `params` and `extra` are as `cuLaunchKernel` demands for this function.
     pub(crate) unsafe fn prepare(
-        driver: &Driver,
+        function: Arc<Function>,
         owner: &Arc<Context>,
-        handle: CUfunction,
         asked: &Shape,
         mask: SmMask,
         params: *mut *mut c_void,
         extra: *mut *mut c_void,
     ) -> Answer<Self> {
-        let function = resolve(driver, owner, handle)?;
         if function.context_id != owner.id {
             return Err(CUresult::ERROR_INVALID_HANDLE);
         }
@@ -258,7 +255,7 @@ impl KernelWork {
     }
 
     /// The operations of one launch, at this priority.
-    pub(crate) fn ops(&self, driver: &Driver, priority: i32) -> Answer<Vec<Op>> {
+    pub(crate) fn ops(&self, priority: i32) -> Answer<Vec<Op>> {
         let owner = &self.owner;
         let shape = &self.shape;
         let parameters = self.parameters.bytes.clone();
@@ -269,14 +266,14 @@ impl KernelWork {
         launch.stack_bytes = owner.settings().stack_bytes.clamp(1 << 16, 1 << 20) as u32;
         let mut after = None;
         if shape.residency == Residency::Cooperative {
-            let account = &driver.device(owner.device as i32)?.account;
+            let ContextServices { space, account, .. } = &*owner.services;
             // Fresh memory of its own for each launch: zero, and no other grid's barrier.
             let workspace =
-                driver.space.allocate(owner.device, account, owner.id, GRID_WORKSPACE_BYTES)?;
+                space.allocate(owner.device, account, owner.id, GRID_WORKSPACE_BYTES)?;
             // SAFETY: allocated just now.
             unsafe { touch::fill(workspace, 0, 1, GRID_WORKSPACE_BYTES as usize) };
             launch.grid_workspace = workspace;
-            after = Some(FreeWorkspace { space: driver.space.clone(), address: workspace });
+            after = Some(FreeWorkspace { space: space.clone(), address: workspace });
         }
         let grid = Grid::new(
             launch,

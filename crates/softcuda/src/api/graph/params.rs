@@ -14,12 +14,11 @@ use super::kinds::{EventWork, MemoryOpsWork, NodeKind};
 use super::memory::{FreeWork, GraphAllocation};
 use crate::api::answer::Answer;
 use crate::api::code::kernel_work::{KernelWork, Shape};
+use crate::api::code::loading::resolve;
 use crate::api::driver::{Driver, driver};
-use crate::api::memory::copy::check as check_copy;
-use crate::api::memory::copy_shapes::Volume;
 use crate::api::memory::fill;
-use crate::api::objects::Context;
-use crate::api::objects::Kernel;
+use crate::api::memory::volume::{Volume, check as check_copy};
+use crate::api::objects::{Context, Kernel};
 use crate::api::stream::stream_values;
 use crate::device::transfer::Fill;
 
@@ -56,9 +55,9 @@ pub(crate) unsafe fn kernel(
         None => driver.context(asked.ctx)?,
     };
     let (params, extra) = (asked.kernelParams, asked.extra);
+    let function = resolve(driver, &owner, handle)?;
     // SAFETY: by the caller's promise.
-    let work =
-        unsafe { KernelWork::prepare(driver, &owner, handle, &shape, owner.mask, params, extra)? };
+    let work = unsafe { KernelWork::prepare(function, &owner, &shape, owner.mask, params, extra)? };
     Ok(NodeKind::Kernel(work))
 }
 
