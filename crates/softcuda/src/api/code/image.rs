@@ -83,7 +83,7 @@ impl PtxTexts {
         let texts: Vec<&str> = self.0.iter().map(String::as_str).collect();
         Program::link(&texts, &env).map_err(|error| {
             let code = match error {
-                LoadError::Parse(_) | LoadError::Symbol { .. } => CUresult::ERROR_INVALID_PTX,
+                LoadError::Parse(_) | LoadError::Symbol(_) => CUresult::ERROR_INVALID_PTX,
                 LoadError::Target { .. } | LoadError::AddressSize(_) => {
                     CUresult::ERROR_NO_BINARY_FOR_GPU
                 }
