@@ -26,7 +26,7 @@ use crate::device::machine::Machine;
 use crate::device::memory::{Account, AddressSpace};
 use crate::device::placement::Placement;
 use crate::device::sm_sets::Loads;
-use crate::device::{properties, worker};
+use crate::device::{footprint, worker};
 
 /// Driver version reported to programs: CUDA 13.0.
 pub(crate) const VERSION: i32 = 13000;
@@ -174,7 +174,7 @@ impl Driver {
         }
         let space = Arc::new(AddressSpace::with_devices(config.precision, config.visible.len()));
         let placements =
-            config.visible.iter().map(|_| Placement::new(config.sm_count, properties::SM_CAPACITY));
+            config.visible.iter().map(|_| Placement::new(config.sm_count, footprint::SM_CAPACITY));
         let engine = Arc::new(Engine::new(placements.collect(), space.clone(), &config));
         worker::start(&engine, config.workers).map_err(|error| {
             crate::device::fault::write_line(&format!(

@@ -12,11 +12,11 @@ use cuda_abi::types::{
 use crate::api::answer::Answer;
 use crate::api::objects::{Context, Function, GREATEST_PRIORITY, LEAST_PRIORITY, max_threads};
 use crate::api::out;
+use crate::device::footprint::{Footprint, SM_CAPACITY, block_footprint, blocks_per_sm};
 use crate::device::grid::{Grid, Residency, SmMask, count};
 use crate::device::memory::{AddressSpace, touch};
 use crate::device::ops::{Op, Step, Task};
-use crate::device::placement::blocks_per_sm;
-use crate::device::properties::{SM_CAPACITY, block_footprint, limits};
+use crate::device::properties::limits;
 use crate::device::services::ContextServices;
 use crate::device::sm_sets::active_clusters;
 use crate::exec::{self, Launch};
@@ -209,7 +209,7 @@ impl KernelWork {
         Ok(())
     }
 
-    fn footprint(&self) -> crate::device::grid::Footprint {
+    fn footprint(&self) -> Footprint {
         let kernel = &self.function.kernel;
         let shared = kernel.static_shared_bytes + self.shape.dynamic_shared_bytes;
         block_footprint(count(self.shape.block) as u32, kernel.registers, shared)

@@ -8,9 +8,9 @@ use crate::api::answer::Answer;
 use crate::api::driver::current;
 use crate::api::objects::max_threads;
 use crate::api::{out, stream};
+use crate::device::footprint::{SM_CAPACITY, block_footprint, blocks_per_sm};
 use crate::device::grid::count;
-use crate::device::placement::blocks_per_sm;
-use crate::device::properties::{SM_CAPACITY, block_footprint, limits};
+use crate::device::properties::limits;
 use crate::device::sm_sets::active_clusters;
 use crate::exec;
 
