@@ -30,6 +30,7 @@ use crate::device::{footprint, worker};
 
 /// Driver version reported to programs: CUDA 13.0.
 pub(crate) const VERSION: i32 = 13000;
+
 /// One device and its primary context.
 #[derive(Debug)]
 pub(crate) struct Device {

@@ -5,9 +5,11 @@
 //! exported as absent.
 //!
 //! Handles are numbers looked up in tables ([`table`]); nothing that a program passes as a handle
-//! is ever dereferenced. Pointers that C gives for results are checked for NULL and otherwise
-//! trusted, as any C library must. Codes follow the driver API's documentation and what was
-//! measured of NVIDIA's driver.
+//! is ever dereferenced. What they stand for is in [`objects`], the tables in [`driver`], and what
+//! is done with both in a folder per family: each knows those before it.
+//!
+//! Pointers that C gives for results are checked for NULL and otherwise trusted, as any C library
+//! must. Codes follow the driver API's documentation and what was measured of NVIDIA's driver.
 
 /// Declares driver API functions whose bodies use `?` with `CUresult` errors and end in `Ok(())`.
 macro_rules! api {

@@ -71,13 +71,13 @@ api! {
         driver.device(dev)?;
         let found = driver.kernels.get(kernel.0)?;
         // SAFETY: the caller's pointer.
-        unsafe { out::write(pi, get(driver, executable(driver, kernel)?.as_ref(), found.settings(), attrib)?) }
+        unsafe { out::write(pi, get(driver, executable(driver, kernel)?.as_ref(), &found.settings, attrib)?) }
     }
 
     fn cuKernelSetAttribute(attrib: Attribute, val: i32, kernel: CUkernel, dev: CUdevice) {
         let driver = driver()?;
         driver.device(dev)?;
-        set(executable(driver, kernel)?.as_ref(), driver.kernels.get(kernel.0)?.settings(), attrib, val)
+        set(executable(driver, kernel)?.as_ref(), &driver.kernels.get(kernel.0)?.settings, attrib, val)
     }
 
     fn cuKernelSetCacheConfig(kernel: CUkernel, config: CUfunc_cache, dev: CUdevice) {

@@ -65,7 +65,7 @@ pub(crate) unsafe fn kernel(
 /// function is named twice where it belongs to a library: libcudart knows kernels only.
 pub(crate) fn kernel_parameters(work: &KernelWork) -> CUDA_KERNEL_NODE_PARAMS {
     // A kernel shares its settings with its functions.
-    let is_of = |kernel: &Kernel| std::ptr::eq(kernel.settings(), &*work.function.settings);
+    let is_of = |kernel: &Kernel| Arc::ptr_eq(&kernel.settings, &work.function.settings);
     let kernel = driver().ok().and_then(|driver| driver.kernels.find_by(is_of));
     let ([x, y, z], [bx, by, bz]) = (work.asked.grid, work.asked.block);
     CUDA_KERNEL_NODE_PARAMS {

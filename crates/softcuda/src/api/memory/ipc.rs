@@ -13,8 +13,7 @@ use cuda_abi::types::{CUdeviceptr, CUevent, CUipcEventHandle, CUipcMemHandle, CU
 
 use crate::api::answer::Answer;
 use crate::api::driver::{Driver, current};
-use crate::api::objects::shared_event::SharedEvent;
-use crate::api::objects::{Event, Opened, Reference};
+use crate::api::objects::{Event, Opened, Reference, SharedEvent};
 use crate::api::out;
 use crate::api::table::fresh_handle;
 use crate::device::memory::AllocationKind;

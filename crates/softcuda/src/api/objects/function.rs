@@ -92,12 +92,9 @@ impl FunctionSettings {
 }
 
 impl Kernel {
+    /// Its name as text.
     pub(crate) fn name(&self) -> &str {
         self.name.to_str().unwrap_or_default()
-    }
-
-    pub(crate) fn settings(&self) -> &FunctionSettings {
-        &self.settings
     }
 }
 

@@ -11,7 +11,7 @@ mod memory_handle;
 mod module;
 mod opened;
 mod pool;
-pub(crate) mod shared_event;
+mod shared_event;
 mod stream;
 mod texture;
 
@@ -25,5 +25,6 @@ pub(crate) use memory_handle::{MemoryHandle, MemorySharing};
 pub(crate) use module::{Global, Library, Module};
 pub(crate) use opened::{Opened, Reference};
 pub(crate) use pool::Pool;
+pub(crate) use shared_event::SharedEvent;
 pub(crate) use stream::{GREATEST_PRIORITY, LEAST_PRIORITY, StoredValue, Stream};
 pub(crate) use texture::{SurfaceObject, TextureObject};
