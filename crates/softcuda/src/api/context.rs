@@ -5,16 +5,18 @@ pub(crate) mod device;
 pub(crate) mod green;
 pub(crate) mod old_contexts;
 pub(crate) mod sm_resource;
+pub(crate) mod storage;
 
 use cuda_abi::types::{
     CUcontext, CUctxCreateParams, CUdevice, CUexecAffinityParam, CUexecAffinityType, CUfunc_cache,
     CUlimit, CUresult, CUsharedconfig,
 };
 
+use super::answer::Answer;
 use super::driver::{current, current_even_failed, driver};
-use super::objects::ContextKind;
+use super::objects::{ContextKind, GREATEST_PRIORITY, LEAST_PRIORITY};
+use super::out;
 use super::table::fresh_handle;
-use super::{Answer, out};
 use crate::api::context::context_stack::{current_handle, with_stack};
 use crate::api::context::device::checked;
 
@@ -221,8 +223,8 @@ api! {
         current()?;
         // SAFETY: the caller's pointers; either may be NULL.
         unsafe {
-            out::write_optional(leastPriority, super::stream::LEAST_PRIORITY);
-            out::write_optional(greatestPriority, super::stream::GREATEST_PRIORITY);
+            out::write_optional(leastPriority, LEAST_PRIORITY);
+            out::write_optional(greatestPriority, GREATEST_PRIORITY);
         }
         Ok(())
     }

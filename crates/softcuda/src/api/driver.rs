@@ -1,44 +1,35 @@
 //! The driver of this process: configuration, engine, devices and the tables of handles.
 
+mod contexts;
+
 use std::collections::{BTreeSet, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLockWriteGuard};
 
 use cuda_abi::graph::registry::{Naming, Registry};
 use cuda_abi::managed_advice::Advices;
 use cuda_abi::types::{CUcontext, CUdevice, CUresult, CUstream};
 
-use super::Answer;
+use super::answer::Answer;
 use super::graph::{Executable, GraphMemory, HighWater, NodeKind};
-use super::objects::{Context, ContextKind, ContextSettings, Event, Stream};
+use super::objects::{
+    Array, Context, Event, Function, GreenContext, Kernel, Library, LinkState, MemoryHandle,
+    MipmappedArray, Module, Opened, Pool, ResourceDescription, Stream, SurfaceObject,
+    TextureObject,
+};
 use super::table::{Table, fresh_handle};
-use crate::api::code::link::LinkState;
-use crate::api::code::module_image::{Function, Kernel, Library, Module};
 use crate::api::context::context_stack::current_handle;
-use crate::api::context::green::{GreenContext, ResourceDescription, is_green};
-use crate::api::memory::array::{Array, MipmappedArray};
-use crate::api::memory::ipc::Opened;
-use crate::api::memory::pool::Pool;
-use crate::api::memory::texture::{SurfaceObject, TextureObject};
-use crate::api::memory::vmm::MemoryHandle;
 use crate::api::stream::stalls::Stalls;
-use crate::device::config::{ComputeMode, Config};
+use crate::device::config::Config;
 use crate::device::engine::Engine;
-use crate::device::grid::SmMask;
-use crate::device::machine::{Machine, Sharing};
+use crate::device::machine::Machine;
 use crate::device::memory::{Account, AddressSpace};
 use crate::device::placement::Placement;
-use crate::device::services::ContextServices;
 use crate::device::sm_sets::Loads;
-use crate::device::{properties, worker};
+use crate::device::{footprint, worker};
 
 /// Driver version reported to programs: CUDA 13.0.
 pub(crate) const VERSION: i32 = 13000;
-/// Device heap of a context until a program sets another size, in bytes.
-const DEFAULT_HEAP_BYTES: u64 = 8 << 20;
-/// Longest that destroying a context waits for its running work.
-const CONTEXT_END_LIMIT: Duration = Duration::from_secs(10);
 
 /// One device and its primary context.
 #[derive(Debug)]
@@ -184,7 +175,7 @@ impl Driver {
         }
         let space = Arc::new(AddressSpace::with_devices(config.precision, config.visible.len()));
         let placements =
-            config.visible.iter().map(|_| Placement::new(config.sm_count, properties::SM_CAPACITY));
+            config.visible.iter().map(|_| Placement::new(config.sm_count, footprint::SM_CAPACITY));
         let engine = Arc::new(Engine::new(placements.collect(), space.clone(), &config));
         worker::start(&engine, config.workers).map_err(|error| {
             crate::device::fault::write_line(&format!(
@@ -224,8 +215,8 @@ impl Driver {
         Ok(Driver {
             devices,
             machine,
+            stalls: Stalls::new(config.stalls),
             config,
-            stalls: Stalls::default(),
             engine,
             space,
             contexts: Table::default(),
@@ -269,6 +260,24 @@ impl Driver {
         self.devices.get(index).ok_or(CUresult::ERROR_INVALID_DEVICE)
     }
 
+    /// What a device's memory is taken from.
+    pub(crate) fn account(&self, device: u32) -> Option<&Arc<Account>> {
+        self.devices.get(device as usize).map(|found| &found.account)
+    }
+
+    /// Waits for all work of a context. What is returned is to be held to the end of the call.
+    pub(crate) fn wait_for_work(&self, context: u64) -> Option<RwLockWriteGuard<'_, ()>> {
+        let stall = self.stalls.stall();
+        // What failed there is for those to hear who wait for it.
+        let _ = self.engine.synchronize_context(context);
+        stall
+    }
+
+    /// The same for calls that wait only where others' work is held meanwhile.
+    pub(crate) fn wait_if_stalling(&self, context: u64) -> Option<RwLockWriteGuard<'_, ()>> {
+        if self.stalls.are_as_hardware() { self.wait_for_work(context) } else { None }
+    }
+
     /// The context of a handle: 709 when it was destroyed, 201 when it never was one.
     pub(crate) fn context(&self, handle: CUcontext) -> Answer<Arc<Context>> {
         if let Some(context) = self.contexts.find(handle.0).filter(|context| context.is_alive()) {
@@ -286,135 +295,13 @@ impl Driver {
 
     /// The context that the engine knows by this number; not the green ones of it.
     pub(crate) fn context_by_id(&self, id: u64) -> Option<Arc<Context>> {
-        self.contexts.find_by(|context| context.id == id && !is_green(context))
-    }
-
-    /// Ends a green context; its streams' work goes on.
-    pub(crate) fn end_green(&self, context: &Context) {
-        context.end();
-        self.destroyed.lock().unwrap_or_else(PoisonError::into_inner).insert(context.handle.0);
-        let _ = self.contexts.remove(context.handle.0);
+        self.contexts.find_by(|context| context.id == id && !context.is_green())
     }
 
     /// Whether a handle is, or may become, a context.
     pub(crate) fn is_context(&self, handle: CUcontext) -> bool {
         self.contexts.find(handle.0).is_some()
             || self.devices.iter().any(|device| device.primary_handle == handle)
-    }
-
-    /// Opens a context on a device.
-    pub(crate) fn create_context(
-        &self,
-        ordinal: CUdevice,
-        handle: CUcontext,
-        kind: ContextKind,
-        api_version: u32,
-        flags: u32,
-        mask: Option<SmMask>,
-    ) -> Answer<Arc<Context>> {
-        let device = self.device(ordinal)?;
-        if self.config.compute_mode == ComputeMode::Prohibited {
-            return Err(CUresult::ERROR_DEVICE_UNAVAILABLE);
-        }
-        let sharing = match self.config.compute_mode {
-            ComputeMode::ExclusiveProcess => Sharing::OneProcess,
-            _ => Sharing::Processes,
-        };
-        if let Some(machine) = &self.machine
-            && !machine.open_context(device.physical, sharing)
-        {
-            return Err(CUresult::ERROR_DEVICE_UNAVAILABLE);
-        }
-        let numbers = self.engine.create_context();
-        let sm_count = self.config.sm_count;
-        let services = ContextServices::new(
-            numbers.0,
-            ordinal as u32,
-            self.space.clone(),
-            device.account.clone(),
-            sm_count,
-            DEFAULT_HEAP_BYTES,
-        );
-        let mask = mask.unwrap_or(SmMask::first(sm_count));
-        let settings = ContextSettings { flags, ..ContextSettings::default() };
-        let context = Arc::new(Context::new(
-            handle,
-            numbers,
-            ordinal as u32,
-            kind,
-            Arc::new(services),
-            mask,
-            api_version,
-            settings,
-        ));
-        self.contexts.insert(handle.0, context.clone());
-        Ok(context)
-    }
-
-    /// Ends a context and frees what belongs to it.
-    pub(crate) fn destroy_context(&self, context: &Arc<Context>) -> Answer {
-        if !context.end() {
-            return Err(CUresult::ERROR_CONTEXT_IS_DESTROYED);
-        }
-        super::init::run_context_destructors(context.handle);
-        context.services.flush_console();
-        self.destroyed.lock().unwrap_or_else(PoisonError::into_inner).insert(context.handle.0);
-        // Only the table's entry of this incarnation: a primary context may have a new one soon.
-        let _ = self.contexts.remove(context.handle.0);
-        for green in self.contexts.all().iter().filter(|other| other.id == context.id) {
-            self.end_green(green);
-        }
-        if context.kind == ContextKind::Affinity
-            && let Some(device) = self.devices.get(context.device as usize)
-        {
-            device.sm_loads().give(context.mask);
-        }
-        if let (Some(machine), Some(device)) =
-            (&self.machine, self.devices.get(context.device as usize))
-        {
-            machine.close_context(device.physical);
-        }
-        self.change_peers(|peers| {
-            peers.retain(|&(viewer, owner, ..)| viewer != context.id && owner != context.id);
-        });
-        let ended = self.engine.destroy_context(context.id, CONTEXT_END_LIMIT);
-        self.streams.remove_all(|stream| stream.context_id == context.id);
-        self.events.remove_all(|event| event.context_id == context.id);
-        self.arrays.remove_all(|array| array.context_id == context.id);
-        self.mipmapped_arrays.remove_all(|array| array.context_id == context.id);
-        self.modules.remove_all(|module| module.context_id == context.id);
-        self.functions.remove_all(|function| function.context_id() == context.id);
-        for allocation in self.space.allocations_of(context.id) {
-            let _ = self.space.free(allocation.base, |_| true);
-        }
-        Ok(ended?)
-    }
-
-    /// Changes which contexts reach each other's memory, and with that which devices do.
-    fn change_peers<T>(&self, change: impl FnOnce(&mut BTreeSet<(u64, u64, u32, u32)>) -> T) -> T {
-        let mut peers = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
-        let before = peers.clone();
-        let changed = change(&mut peers);
-        if *peers != before {
-            for owner in 0..self.devices.len() as u32 {
-                let of_owner = peers.iter().filter(|&&(.., whose)| whose == owner);
-                let devices = of_owner.fold(0, |set, &(_, _, viewer, _)| set | 1 << viewer);
-                self.space.accessible().admit(owner, devices);
-            }
-        }
-        changed
-    }
-
-    /// Lets a context's kernels reach another's memory; `false` if they do already.
-    pub(crate) fn enable_peer(&self, viewer: &Context, owner: &Context) -> bool {
-        let pair = (viewer.id, owner.id, viewer.device, owner.device);
-        self.change_peers(|peers| peers.insert(pair))
-    }
-
-    /// The reverse; `false` if they do not.
-    pub(crate) fn disable_peer(&self, viewer: &Context, owner: &Context) -> bool {
-        let pair = (viewer.id, owner.id, viewer.device, owner.device);
-        self.change_peers(|peers| peers.remove(&pair))
     }
 
     /// The stream that a handle names, in the current context for the default ones.
@@ -446,53 +333,6 @@ impl Device {
 
     fn lock(&self) -> MutexGuard<'_, Primary> {
         self.primary.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Retains the primary context, opening it if need be.
-    pub(crate) fn retain(&self, driver: &Driver, ordinal: CUdevice) -> Answer<Arc<Context>> {
-        let mut primary = self.lock();
-        let context = match &primary.context {
-            Some(context) => context.clone(),
-            None => {
-                let flags = primary.flags;
-                driver.create_context(
-                    ordinal,
-                    self.primary_handle,
-                    ContextKind::Primary,
-                    3020,
-                    flags,
-                    None,
-                )?
-            }
-        };
-        primary.context = Some(context.clone());
-        primary.retains += 1;
-        Ok(context)
-    }
-
-    /// Gives one retain back; the last one closes the context.
-    pub(crate) fn release(&self, driver: &Driver) -> Answer {
-        let mut primary = self.lock();
-        if primary.retains == 0 {
-            return Err(CUresult::ERROR_INVALID_CONTEXT);
-        }
-        primary.retains -= 1;
-        if primary.retains > 0 {
-            return Ok(());
-        }
-        let context = primary.context.take();
-        drop(primary);
-        context.map_or(Ok(()), |context| driver.destroy_context(&context))
-    }
-
-    /// Closes the primary context whatever its retains; they stay counted.
-    pub(crate) fn reset(&self, driver: &Driver) -> Answer {
-        let context = {
-            let mut primary = self.lock();
-            primary.retains = 0;
-            primary.context.take()
-        };
-        context.map_or(Ok(()), |context| driver.destroy_context(&context))
     }
 
     /// Flags for the next time that the primary context opens, and now.

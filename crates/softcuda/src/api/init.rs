@@ -11,8 +11,10 @@ use cuda_abi::types::{
     CUresult, CUstream, CUuuid, cuuint64_t,
 };
 
+use super::answer::Answer;
 use super::driver::{self, VERSION, driver};
-use super::{Answer, out};
+use super::out;
+use crate::api::context::storage::STORAGE;
 use crate::device::properties;
 
 api! {
@@ -111,14 +113,6 @@ unsafe fn find(symbol: *const c_char, version: i32, flags: u64) -> Answer<(Found
 }
 
 static TABLES: Tables = Tables::new::<Softcuda>();
-static STORAGE: ContextStorage = ContextStorage::new();
-
-/// Calls the destructors that libraries registered for a context's storage.
-pub(crate) fn run_context_destructors(context: CUcontext) {
-    // SAFETY: destructors are the libraries' own functions for their own values; the context is
-    // ending.
-    unsafe { STORAGE.destroy_context(context) };
-}
 
 /// softcuda as the export tables see it.
 struct Softcuda;

@@ -14,12 +14,14 @@ pub(crate) mod pool;
 pub(crate) mod pool_sharing;
 pub(crate) mod texture;
 pub(crate) mod vmm;
+pub(crate) mod volume;
 
 use cuda_abi::types::{CUdeviceptr, CUresult};
 
+use super::answer::Answer;
 use super::context::context_stack;
 use super::driver::{current, driver};
-use super::{Answer, out};
+use super::out;
 use crate::device::memory::AllocationKind;
 
 /// Row pitch of `cuMemAllocPitch`, bytes.

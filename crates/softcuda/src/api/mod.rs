@@ -5,11 +5,11 @@
 //! exported as absent.
 //!
 //! Handles are numbers looked up in tables ([`table`]); nothing that a program passes as a handle
-//! is ever dereferenced. Pointers that C gives for results are checked for NULL and otherwise
-//! trusted, as any C library must. Codes follow the driver API's documentation and what was
-//! measured of NVIDIA's driver.
-
-use cuda_abi::types::CUresult;
+//! is ever dereferenced. What they stand for is in [`objects`], the tables in [`driver`], and what
+//! is done with both in a folder per family: each knows those before it.
+//!
+//! Pointers that C gives for results are checked for NULL and otherwise trusted, as any C library
+//! must. Codes follow the driver API's documentation and what was measured of NVIDIA's driver.
 
 /// Declares driver API functions whose bodies use `?` with `CUresult` errors and end in `Ok(())`.
 macro_rules! api {
@@ -18,7 +18,7 @@ macro_rules! api {
             $(#[$meta])*
             #[allow(non_snake_case, clippy::too_many_arguments)]
             pub(crate) unsafe fn $name($($arg: $ty),*) -> ::cuda_abi::types::CUresult {
-                let body = move || -> $crate::api::Answer { $body };
+                let body = move || -> $crate::api::answer::Answer { $body };
                 ::cuda_abi::types::CUresult::from(body())
             }
         )*
@@ -38,9 +38,7 @@ macro_rules! alias {
     };
 }
 
-/// What a driver function comes to.
-pub(crate) type Answer<T = ()> = Result<T, CUresult>;
-
+mod answer;
 pub(crate) mod code;
 mod context;
 mod driver;
@@ -50,7 +48,6 @@ mod logs;
 mod memory;
 mod objects;
 mod out;
-mod status;
 mod stream;
 mod table;
 

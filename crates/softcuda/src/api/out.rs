@@ -4,7 +4,7 @@ use std::ffi::{CStr, c_char};
 
 use cuda_abi::types::CUresult;
 
-use super::Answer;
+use super::answer::Answer;
 
 /// Writes a result through a caller's pointer; NULL is CUDA_ERROR_INVALID_VALUE.
 ///

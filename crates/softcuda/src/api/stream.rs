@@ -1,7 +1,7 @@
 //! Streams and host callbacks in stream order.
 
 pub(crate) mod event;
-pub(crate) mod shared_event;
+pub(crate) mod memory_op;
 pub(crate) mod stalls;
 pub(crate) mod stream_attributes;
 pub(crate) mod stream_values;
@@ -17,20 +17,16 @@ use cuda_abi::types::{
     CUstreamCallback,
 };
 
+use super::answer::Answer;
 use super::driver::{Driver, current, current_or, driver};
 use super::graph::{EventWork, NodeKind};
-use super::objects::{Context, ContextKind, Stream};
+use super::objects::{Context, ContextKind, GREATEST_PRIORITY, LEAST_PRIORITY, Stream};
+use super::out;
 use super::table::fresh_handle;
-use super::{Answer, out};
 use crate::api::stream::submit::submit;
 use crate::device::engine::StreamKind;
 use crate::device::fault::Sticky;
 use crate::device::ops::Op;
-
-/// Priority of most streams.
-pub(crate) const LEAST_PRIORITY: i32 = 0;
-/// Priority that goes first.
-pub(crate) const GREATEST_PRIORITY: i32 = -5;
 
 /// `CU_EVENT_WAIT_EXTERNAL`: in a capture, a node of its own.
 const EXTERNAL: u32 = 1;

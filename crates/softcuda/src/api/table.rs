@@ -6,7 +6,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use cuda_abi::types::CUresult;
 
-use super::Answer;
+use super::answer::Answer;
 
 /// First handle value; no program maps anything there.
 const FIRST: usize = 0x5c0d_0000_0000;

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
+use super::footprint::Footprint;
 use crate::exec;
 
 /// Turns that each SM gets of a grid with blocks enough, so that one that is busy meanwhile gets
@@ -72,45 +73,6 @@ impl FromIterator<u32> for SmMask {
         let mut mask = SmMask::EMPTY;
         sms.into_iter().for_each(|sm| mask.insert(sm));
         mask
-    }
-}
-
-/// What one block occupies on an SM.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Footprint {
-    pub(crate) blocks: u32,
-    pub(crate) warps: u32,
-    pub(crate) registers: u32,
-    pub(crate) shared_bytes: u32,
-}
-
-impl Footprint {
-    /// Sum of two footprints, saturating.
-    pub(crate) fn plus(self, other: Self) -> Self {
-        Footprint {
-            blocks: self.blocks.saturating_add(other.blocks),
-            warps: self.warps.saturating_add(other.warps),
-            registers: self.registers.saturating_add(other.registers),
-            shared_bytes: self.shared_bytes.saturating_add(other.shared_bytes),
-        }
-    }
-
-    /// What is left after `other` leaves.
-    pub(crate) fn minus(self, other: Self) -> Self {
-        Footprint {
-            blocks: self.blocks.saturating_sub(other.blocks),
-            warps: self.warps.saturating_sub(other.warps),
-            registers: self.registers.saturating_sub(other.registers),
-            shared_bytes: self.shared_bytes.saturating_sub(other.shared_bytes),
-        }
-    }
-
-    /// Whether it fits into `limit`.
-    pub(crate) fn within(self, limit: Self) -> bool {
-        self.blocks <= limit.blocks
-            && self.warps <= limit.warps
-            && self.registers <= limit.registers
-            && self.shared_bytes <= limit.shared_bytes
     }
 }
 

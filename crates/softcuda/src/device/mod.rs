@@ -7,7 +7,7 @@
 //! | [`memory`] | addresses, allocations, who may touch what |
 //! | [`engine`], [`dispatch`], [`ops`], [`marker`] | streams: order, start and end of operations |
 //! | [`machine`] | memory and contexts of all processes that share the devices |
-//! | [`grid`], [`sm`], [`placement`] | launches: blocks placed on SMs under occupancy limits, least virtual time first |
+//! | [`footprint`], [`grid`], [`sm`], [`placement`] | launches: blocks placed on SMs under occupancy limits, least virtual time first |
 //! | [`sm_sets`] | groups of SMs: green contexts and limits |
 //! | [`worker`] | the threads that run slices of blocks and pieces of copies, and the host-callback thread |
 //! | [`textures`] | texture and surface units |
@@ -28,6 +28,7 @@ pub(crate) mod dispatch;
 pub(crate) mod engine;
 pub(crate) mod error;
 pub(crate) mod fault;
+pub(crate) mod footprint;
 pub(crate) mod grid;
 pub(crate) mod machine;
 pub(crate) mod marker;

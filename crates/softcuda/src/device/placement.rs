@@ -3,7 +3,8 @@
 
 use std::sync::Arc;
 
-use super::grid::{Footprint, Grid, Residency};
+use super::footprint::Footprint;
+use super::grid::{Grid, Residency};
 use super::sm::{Next, Sm, Stage};
 use crate::exec::{Arena, BlockRun};
 
@@ -186,15 +187,6 @@ pub(crate) enum Stay {
     Resident(BlockRun),
     Blocked(BlockRun),
     Gone,
-}
-
-/// How many blocks of this footprint fit on one empty SM.
-pub(crate) fn blocks_per_sm(block: Footprint, limit: Footprint) -> u32 {
-    let share = |have: u32, need: u32| have.checked_div(need).unwrap_or(u32::MAX);
-    share(limit.blocks, block.blocks.max(1))
-        .min(share(limit.warps, block.warps))
-        .min(share(limit.registers, block.registers))
-        .min(share(limit.shared_bytes, block.shared_bytes))
 }
 
 fn is_placed_together(grid: &Grid) -> bool {

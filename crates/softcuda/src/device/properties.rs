@@ -1,8 +1,6 @@
 //! What a device is: limits of a mid-size data-centre GPU of compute capability 12.0, and its
 //! identity.
 
-use super::grid::Footprint;
-
 /// Hardware limits; the same for all devices.
 pub(crate) mod limits {
     pub(crate) const WARP_THREADS: u32 = 32;
@@ -29,32 +27,6 @@ pub(crate) mod limits {
     /// Registers are given out to warps in units of this many per thread.
     pub(crate) const REGISTER_UNIT: u32 = 8;
     pub(crate) const SHARED_UNIT: u32 = 128;
-}
-
-/// What one SM offers to blocks.
-pub(crate) const SM_CAPACITY: Footprint = Footprint {
-    blocks: limits::BLOCKS_PER_SM,
-    warps: limits::THREADS_PER_SM / limits::WARP_THREADS,
-    registers: limits::REGISTERS_PER_SM,
-    shared_bytes: limits::SHARED_PER_SM,
-};
-
-/// What a block of a kernel occupies on an SM.
-pub(crate) fn block_footprint(
-    threads: u32,
-    registers_per_thread: u32,
-    shared_bytes: u32,
-) -> Footprint {
-    let warps = threads.div_ceil(limits::WARP_THREADS).max(1);
-    let registers = registers_per_thread.next_multiple_of(limits::REGISTER_UNIT);
-    let shared =
-        (shared_bytes + limits::RESERVED_SHARED_PER_BLOCK).next_multiple_of(limits::SHARED_UNIT);
-    Footprint {
-        blocks: 1,
-        warps,
-        registers: warps * limits::WARP_THREADS * registers,
-        shared_bytes: shared,
-    }
 }
 
 /// Name of device `ordinal`, as `cuDeviceGetName` gives it.

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use super::grid::{Footprint, Grid, Residency};
+use super::footprint::Footprint;
+use super::grid::{Grid, Residency};
 use crate::exec::BlockRun;
 
 /// Slices in a row without an end after which a block is taken to wait for others: the SM then

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::Kernel;
+use super::kernel::Kernel;
 
 /// Everything that all blocks of one launch share. Immutable; shared by the workers.
 #[derive(Clone, Debug)]

@@ -16,8 +16,10 @@ mod context;
 mod emit;
 mod fault;
 mod fill;
+mod global;
 mod interpret;
 mod ir;
+mod kernel;
 mod lanes;
 mod launch;
 mod lower;
@@ -38,13 +40,13 @@ mod warp;
 mod window;
 
 pub use fault::{Access, Fault, FaultKind, ThreadPosition, WaitingAt};
+pub use global::{GlobalLinkage, GlobalSpace, GlobalSymbol, Relocation, RelocationTarget};
+pub use kernel::{Kernel, KernelError, KernelParam};
 pub use launch::Launch;
 pub use machine::{
     Machine, SurfaceBounds, TextureCoordinates, TextureGeometry, TextureLevel, Textures,
 };
-pub use program::{
-    GlobalLinkage, GlobalSpace, GlobalSymbol, Kernel, KernelError, KernelParam, LoadEnv, LoadError,
-    Program, Relocation, RelocationTarget,
-};
+pub use program::{LoadEnv, LoadError, Program};
 pub use run::{Arena, BlockRun, Progress};
 pub use simd::SimdLevel;
+pub use symbols::SymbolError;

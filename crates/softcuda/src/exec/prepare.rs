@@ -4,8 +4,9 @@ use std::collections::HashMap;
 
 use super::code::Function;
 use super::emit::emit;
+use super::global::{GlobalSpace, RelocationTarget};
+use super::kernel::{Kernel, KernelCode, KernelError, KernelParam};
 use super::lower::{self, Lowered, SharedLayout};
-use super::program::{Kernel, KernelError, KernelParam, RelocationTarget};
 use super::simd::SimdLevel;
 use super::symbols::Symbols;
 use super::window::{CODE_STEP, CODE_WINDOW};
@@ -15,18 +16,6 @@ use crate::ptx;
 const REGISTERS_PER_BLOCK: u32 = 65_536;
 /// What a thread's registers are rounded up to when a block is placed.
 const REGISTER_UNIT: u32 = 8;
-
-/// Executable code of a kernel.
-#[derive(Debug)]
-pub(super) struct KernelCode {
-    /// By program-wide function number; those that the kernel cannot reach are missing.
-    pub(super) functions: Vec<Option<Box<Function>>>,
-    /// Number of the kernel's own function.
-    pub(super) entry: usize,
-    /// Whether the call graph has cycles or calls through pointers, so that the stack's depth is
-    /// open.
-    pub(super) recursive: bool,
-}
 
 /// What a program knows when a kernel is prepared.
 pub(super) struct Source<'a> {
@@ -119,7 +108,7 @@ pub(super) fn prepare(source: &Source<'_>, entry: usize) -> Result<Kernel, Kerne
     let most_registers = (share / REGISTER_UNIT * REGISTER_UNIT).clamp(16, 255);
     let registers = functions[entry].as_ref().map_or(16, |f| f.frame_bytes / 128);
     let module = source.symbols.functions[entry].module;
-    let constants = source.symbols.globals.iter().filter(|g| g.space == super::GlobalSpace::Const);
+    let constants = source.symbols.globals.iter().filter(|g| g.space == GlobalSpace::Const);
     let const_bytes = constants.map(|g| g.size_bytes).sum::<u64>();
     let (ptx_version, target) = source.versions.get(module).copied().unwrap_or((0, 0));
     Ok(Kernel {

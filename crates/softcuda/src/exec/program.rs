@@ -4,9 +4,11 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::prepare::{KernelCode, Source, prepare};
+use super::global::{GlobalSymbol, RelocationTarget};
+use super::kernel::{Kernel, KernelError};
+use super::prepare::{Source, prepare};
 use super::simd::SimdLevel;
-use super::symbols::Symbols;
+use super::symbols::{FunctionSource, SymbolError, Symbols};
 use crate::ptx::{FunctionKind, Module};
 
 /// What loading needs to know about the device.
@@ -43,107 +45,8 @@ pub enum LoadError {
     #[error("ptx has {0}-bit addresses; only 64-bit ones are supported")]
     AddressSize(u32),
     /// A name has two definitions, or an external one none.
-    #[error("symbol {name}: {problem}")]
-    Symbol {
-        /// Symbol name.
-        name: String,
-        /// What is wrong with it.
-        problem: String,
-    },
-}
-
-/// Why a kernel cannot be handed out.
-#[derive(Debug, thiserror::Error)]
-pub enum KernelError {
-    /// No such entry.
-    #[error("no kernel named {0}")]
-    NotFound(String),
-    /// The entry exists, but contains something that cannot be executed.
-    #[error("kernel {name} cannot be executed: line {line}: {reason}")]
-    Unsupported {
-        /// Kernel name.
-        name: String,
-        /// PTX line of the obstacle.
-        line: u32,
-        /// What it is.
-        reason: String,
-    },
-    /// [`Program::bind`] was not called yet.
-    #[error("kernel {0}: the program's globals have no addresses yet")]
-    Unbound(String),
-}
-
-/// State space of a module-scope variable that the device must place.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum GlobalSpace {
-    /// `.global`
-    Global,
-    /// `.const`
-    Const,
-    /// `.global .texref`: the device binds a texture to it; its address serves as handle.
-    TextureReference,
-    /// `.global .surfref`
-    SurfaceReference,
-    /// `.global .samplerref`
-    SamplerReference,
-}
-
-/// Visibility of a module-scope variable.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum GlobalLinkage {
-    /// Not visible outside the module, but still found by `cuModuleGetGlobal` when unique.
-    Local,
-    /// `.visible`
-    Visible,
-    /// `.weak` or `.common`
-    Weak,
-    /// `.extern`: another module must define it.
-    Extern,
-}
-
-/// What a relocation points at.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum RelocationTarget {
-    /// Another global, by index into [`Program::globals`].
-    Global(usize),
-    /// Address of a function or kernel, as function pointers have it.
-    Function(u64),
-}
-
-/// A pointer inside initial bytes. [`Program::initial_bytes`] applies them; listed for information.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Relocation {
-    /// Offset of the pointer in the variable.
-    pub offset_bytes: u64,
-    /// Width of the pointer: 1, 2, 4 or 8 bytes.
-    pub width_bytes: u8,
-    /// Right shift before storing (`mask()` operator of PTX initialisers); 0 for plain pointers.
-    pub shift_bits: u8,
-    /// Target.
-    pub target: RelocationTarget,
-    /// Added to the target's address.
-    pub addend: i64,
-}
-
-/// A module-scope variable.
-#[derive(Clone, Debug)]
-pub struct GlobalSymbol {
-    /// Name.
-    pub name: String,
-    /// State space.
-    pub space: GlobalSpace,
-    /// Linkage.
-    pub linkage: GlobalLinkage,
-    /// Size, bytes.
-    pub size_bytes: u64,
-    /// Alignment, bytes; a power of two.
-    pub align_bytes: u64,
-    /// `.managed`
-    pub managed: bool,
-    /// Initial bytes before relocation; may be shorter than `size_bytes`, the rest is zero.
-    pub initial: Vec<u8>,
-    /// Pointers inside `initial`.
-    pub relocations: Vec<Relocation>,
+    #[error(transparent)]
+    Symbol(#[from] SymbolError),
 }
 
 /// A loaded program.
@@ -248,8 +151,7 @@ impl Program {
         if let Some(kernel) = self.lock().get(name) {
             return Ok(Arc::clone(kernel));
         }
-        let entry =
-            |f: &super::symbols::FunctionSource| f.kind == FunctionKind::Entry && f.name == name;
+        let entry = |f: &FunctionSource| f.kind == FunctionKind::Entry && f.name == name;
         let Some(number) = self.symbols.functions.iter().position(entry) else {
             return Err(KernelError::NotFound(name.to_owned()));
         };
@@ -272,47 +174,4 @@ impl Program {
     fn lock(&self) -> MutexGuard<'_, HashMap<String, Arc<Kernel>>> {
         self.kernels.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// One kernel parameter.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct KernelParam {
-    /// Offset in the parameter buffer, bytes.
-    pub offset_bytes: u32,
-    /// Size, bytes.
-    pub size_bytes: u32,
-}
-
-/// An executable kernel and what the driver API says about it.
-#[derive(Debug)]
-pub struct Kernel {
-    /// Name.
-    pub name: String,
-    /// Parameters in order.
-    pub params: Vec<KernelParam>,
-    /// Length of the parameter buffer, bytes.
-    pub param_bytes: u32,
-    /// Static shared memory per block, bytes.
-    pub static_shared_bytes: u32,
-    /// Local memory per thread of the kernel and the deepest call it makes without recursion,
-    /// bytes.
-    pub local_bytes: u32,
-    /// Registers per thread as the driver would report them (an estimate, 16 to 255).
-    pub registers: u32,
-    /// Most threads per block: `.maxntid`/`.reqntid`, else 1024.
-    pub max_threads_per_block: u32,
-    /// `.reqntid`, when given.
-    pub required_block: Option<[u32; 3]>,
-    /// `.reqnctapercluster`, when given.
-    pub required_cluster: Option<[u32; 3]>,
-    /// `.minnctapersm`, when given.
-    pub min_blocks_per_sm: Option<u32>,
-    /// Bytes of `.const` variables of the program.
-    pub const_bytes: u32,
-    /// PTX ISA version as major * 10 + minor, e.g. 90 for 9.0.
-    pub ptx_version: u32,
-    /// `.target` number, e.g. 86 for sm_86.
-    pub target: u32,
-    /// Its executable form.
-    pub(super) code: KernelCode,
 }

@@ -2,12 +2,20 @@
 
 use std::collections::HashMap;
 
-use super::lower::{ModuleSymbol, Scope};
-use super::program::{
-    GlobalLinkage, GlobalSpace, GlobalSymbol, LoadError, Relocation, RelocationTarget,
-};
+use super::global::{GlobalLinkage, GlobalSpace, GlobalSymbol, Relocation, RelocationTarget};
+use super::lower::{ModuleSymbol, Scope, register_params};
 use super::window::{CODE_STEP, CODE_WINDOW};
 use crate::ptx::{FunctionKind, Init, Linkage, Module, Space, Type, Variable};
+
+/// A name has two definitions, or an external one none.
+#[derive(Debug, thiserror::Error)]
+#[error("symbol {name}: {problem}")]
+pub struct SymbolError {
+    /// Symbol name.
+    pub name: String,
+    /// What is wrong with it.
+    pub problem: String,
+}
 
 /// A function of the program: where its text is.
 #[derive(Debug, Clone)]
@@ -21,15 +29,6 @@ pub(super) struct FunctionSource {
     pub(super) line: u32,
     /// Types of its parameters, if any of them is a register.
     register_params: Box<[Type]>,
-}
-
-/// Types of parameters of which some are registers; empty when all travel by `.param` variables,
-/// which say themselves how wide they are.
-pub(super) fn register_params(params: &[Variable<'_>]) -> Box<[Type]> {
-    match params.iter().any(|param| param.space == Space::Reg) {
-        true => params.iter().map(|param| param.ty).collect(),
-        false => Box::default(),
-    }
 }
 
 /// What a name of one module means.
@@ -53,13 +52,13 @@ pub(super) struct Symbols {
     shared_names: HashMap<String, Meaning>,
 }
 
-fn duplicate(name: &str) -> LoadError {
-    LoadError::Symbol { name: name.to_owned(), problem: "it is defined twice".to_owned() }
+fn duplicate(name: &str) -> SymbolError {
+    SymbolError { name: name.to_owned(), problem: "it is defined twice".to_owned() }
 }
 
 impl Symbols {
     /// Adds the declarations and definitions of a module.
-    pub(super) fn add(&mut self, module: &Module<'_>) -> Result<(), LoadError> {
+    pub(super) fn add(&mut self, module: &Module<'_>) -> Result<(), SymbolError> {
         let number = self.names.len();
         self.names.push(HashMap::new());
         for variable in &module.variables {
@@ -84,7 +83,7 @@ impl Symbols {
         }
         for &(alias, target) in &module.aliases {
             let Some(meaning) = self.names[number].get(target).cloned() else {
-                return Err(LoadError::Symbol {
+                return Err(SymbolError {
                     name: target.to_owned(),
                     problem: "it is not defined".to_owned(),
                 });
@@ -97,7 +96,7 @@ impl Symbols {
         Ok(())
     }
 
-    fn variable(&mut self, variable: &Variable<'_>) -> Result<Meaning, LoadError> {
+    fn variable(&mut self, variable: &Variable<'_>) -> Result<Meaning, SymbolError> {
         let (size, align) = (variable.size_bytes(), variable.align_bytes());
         let unsized_array = variable.dims.first() == Some(&0);
         Ok(match variable.space {
@@ -138,7 +137,7 @@ impl Symbols {
         name: &str,
         linkage: Linkage,
         meaning: Meaning,
-    ) -> Result<(), LoadError> {
+    ) -> Result<(), SymbolError> {
         let external = matches!(meaning, Meaning::External);
         match self.names[module].get(name) {
             None | Some(Meaning::External) => {
@@ -178,7 +177,7 @@ impl Symbols {
         }
     }
 
-    fn initialise(&mut self, module: usize, variable: &Variable<'_>) -> Result<(), LoadError> {
+    fn initialise(&mut self, module: usize, variable: &Variable<'_>) -> Result<(), SymbolError> {
         let (Some(init), Some(Meaning::Global(index))) =
             (&variable.init, self.names[module].get(variable.name))
         else {
@@ -203,7 +202,7 @@ impl Symbols {
         strides.reverse();
         writer
             .write(init, 0, &strides)
-            .map_err(|problem| LoadError::Symbol { name: variable.name.to_owned(), problem })?;
+            .map_err(|problem| SymbolError { name: variable.name.to_owned(), problem })?;
         let (bytes, relocations) = (writer.bytes, writer.relocations);
         self.globals[index].initial = bytes;
         self.globals[index].relocations = relocations;

@@ -8,9 +8,11 @@ use cuda_abi::types::{
     CUkernel, CUmodule, CUresult, CUsharedconfig,
 };
 
-use super::module_image::{Function, FunctionSettings, Setting, resolve};
+use super::loading::resolve;
+use crate::api::answer::Answer;
 use crate::api::driver::{Driver, current, driver};
-use crate::api::{Answer, out};
+use crate::api::objects::{Function, FunctionSettings, Setting, max_threads};
+use crate::api::out;
 use crate::device::properties::limits;
 use crate::exec;
 
@@ -69,13 +71,13 @@ api! {
         driver.device(dev)?;
         let found = driver.kernels.get(kernel.0)?;
         // SAFETY: the caller's pointer.
-        unsafe { out::write(pi, get(driver, executable(driver, kernel)?.as_ref(), found.settings(), attrib)?) }
+        unsafe { out::write(pi, get(driver, executable(driver, kernel)?.as_ref(), &found.settings, attrib)?) }
     }
 
     fn cuKernelSetAttribute(attrib: Attribute, val: i32, kernel: CUkernel, dev: CUdevice) {
         let driver = driver()?;
         driver.device(dev)?;
-        set(executable(driver, kernel)?.as_ref(), driver.kernels.get(kernel.0)?.settings(), attrib, val)
+        set(executable(driver, kernel)?.as_ref(), &driver.kernels.get(kernel.0)?.settings, attrib, val)
     }
 
     fn cuKernelSetCacheConfig(kernel: CUkernel, config: CUfunc_cache, dev: CUdevice) {
@@ -123,14 +125,6 @@ unsafe fn parameter(
         out::write_optional(size, found.size_bytes as usize);
     }
     Ok(())
-}
-
-/// Threads per block that the kernel's registers allow.
-pub(crate) fn max_threads(kernel: &exec::Kernel) -> u32 {
-    let per_thread = kernel.registers.next_multiple_of(limits::REGISTER_UNIT).max(1);
-    let by_registers =
-        limits::REGISTERS_PER_BLOCK / per_thread / limits::WARP_THREADS * limits::WARP_THREADS;
-    kernel.max_threads_per_block.min(limits::THREADS_PER_BLOCK).min(by_registers)
 }
 
 fn get(

@@ -6,21 +6,18 @@ use std::sync::{Arc, OnceLock};
 
 use cuda_abi::types::{
     CU_LAUNCH_PARAM_BUFFER_POINTER, CU_LAUNCH_PARAM_BUFFER_SIZE, CU_LAUNCH_PARAM_END, CUcontext,
-    CUfunction, CUlaunchAttributeID as Id, CUlaunchAttributeValue, CUlaunchConfig, CUresult,
+    CUlaunchAttributeID as Id, CUlaunchAttributeValue, CUlaunchConfig, CUresult,
 };
 
-use super::function::max_threads;
-use super::module_image::{Function, resolve};
-use crate::api::context::green::is_cut;
-use crate::api::driver::Driver;
-use crate::api::objects::Context;
-use crate::api::stream::{GREATEST_PRIORITY, LEAST_PRIORITY};
-use crate::api::{Answer, out};
+use crate::api::answer::Answer;
+use crate::api::objects::{Context, Function, GREATEST_PRIORITY, LEAST_PRIORITY, max_threads};
+use crate::api::out;
+use crate::device::footprint::{Footprint, SM_CAPACITY, block_footprint, blocks_per_sm};
 use crate::device::grid::{Grid, Residency, SmMask, count};
 use crate::device::memory::{AddressSpace, touch};
 use crate::device::ops::{Op, Step, Task};
-use crate::device::placement::blocks_per_sm;
-use crate::device::properties::{SM_CAPACITY, block_footprint, limits};
+use crate::device::properties::limits;
+use crate::device::services::ContextServices;
 use crate::device::sm_sets::active_clusters;
 use crate::exec::{self, Launch};
 
@@ -171,21 +168,19 @@ pub(crate) struct KernelWork {
 }
 
 impl KernelWork {
-    /// Resolves, checks and packs a launch in `owner` on the SMs of `mask`.
+    /// Checks and packs a launch in `owner` on the SMs of `mask`.
     ///
     /// # Safety
     /// `params` and `extra` are as `cuLaunchKernel` demands for this function.
     pub(crate) unsafe fn prepare(
-        driver: &Driver,
+        function: Arc<Function>,
         owner: &Arc<Context>,
-        handle: CUfunction,
         asked: &Shape,
         mask: SmMask,
         params: *mut *mut c_void,
         extra: *mut *mut c_void,
     ) -> Answer<Self> {
-        let function = resolve(driver, owner, handle)?;
-        if function.context_id() != owner.id {
+        if function.context_id != owner.id {
             return Err(CUresult::ERROR_INVALID_HANDLE);
         }
         // SAFETY: by the caller's promise.
@@ -201,7 +196,7 @@ impl KernelWork {
     fn check(&self) -> Answer {
         self.shape.check(&self.function)?;
         let blocks = count(self.shape.cluster.map(|blocks| blocks.max(1))) as u32;
-        if blocks > 1 && is_cut(&self.owner) && active_clusters(self.mask, blocks, 1) == 0 {
+        if blocks > 1 && self.owner.is_cut() && active_clusters(self.mask, blocks, 1) == 0 {
             return Err(CUresult::ERROR_INVALID_CLUSTER_SIZE);
         }
         if self.shape.residency == Residency::Cooperative {
@@ -214,7 +209,7 @@ impl KernelWork {
         Ok(())
     }
 
-    fn footprint(&self) -> crate::device::grid::Footprint {
+    fn footprint(&self) -> Footprint {
         let kernel = &self.function.kernel;
         let shared = kernel.static_shared_bytes + self.shape.dynamic_shared_bytes;
         block_footprint(count(self.shape.block) as u32, kernel.registers, shared)
@@ -260,7 +255,7 @@ impl KernelWork {
     }
 
     /// The operations of one launch, at this priority.
-    pub(crate) fn ops(&self, driver: &Driver, priority: i32) -> Answer<Vec<Op>> {
+    pub(crate) fn ops(&self, priority: i32) -> Answer<Vec<Op>> {
         let owner = &self.owner;
         let shape = &self.shape;
         let parameters = self.parameters.bytes.clone();
@@ -271,14 +266,14 @@ impl KernelWork {
         launch.stack_bytes = owner.settings().stack_bytes.clamp(1 << 16, 1 << 20) as u32;
         let mut after = None;
         if shape.residency == Residency::Cooperative {
-            let account = &driver.device(owner.device as i32)?.account;
+            let ContextServices { space, account, .. } = &*owner.services;
             // Fresh memory of its own for each launch: zero, and no other grid's barrier.
             let workspace =
-                driver.space.allocate(owner.device, account, owner.id, GRID_WORKSPACE_BYTES)?;
+                space.allocate(owner.device, account, owner.id, GRID_WORKSPACE_BYTES)?;
             // SAFETY: allocated just now.
             unsafe { touch::fill(workspace, 0, 1, GRID_WORKSPACE_BYTES as usize) };
             launch.grid_workspace = workspace;
-            after = Some(FreeWorkspace { space: driver.space.clone(), address: workspace });
+            after = Some(FreeWorkspace { space: space.clone(), address: workspace });
         }
         let grid = Grid::new(
             launch,

@@ -5,10 +5,12 @@ use std::ffi::c_void;
 use cuda_abi::types::{CUfunction, CUlaunchConfig, CUstream};
 
 use super::kernel_work::{KernelWork, Shape};
+use super::loading::resolve;
+use crate::api::answer::Answer;
 use crate::api::graph::NodeKind;
+use crate::api::out;
 use crate::api::stream::find;
 use crate::api::stream::submit::submit;
-use crate::api::{Answer, out};
 use crate::device::config::LaunchMode;
 use crate::device::grid::Residency;
 
@@ -65,9 +67,10 @@ unsafe fn launch(
     } else {
         driver.context(stream.context)?
     };
-    // SAFETY: by the caller's promise.
-    let work =
-        unsafe { KernelWork::prepare(driver, &owner, handle, shape, stream.mask, params, extra) };
+    let work = resolve(driver, &owner, handle).and_then(|function| {
+        // SAFETY: by the caller's promise.
+        unsafe { KernelWork::prepare(function, &owner, shape, stream.mask, params, extra) }
+    });
     let work = work.inspect_err(|_| driver.graphs.captures.invalidate(stream.captured()))?;
     submit(driver, &stream, NodeKind::Kernel(work))?;
     if driver.config.launch_mode == LaunchMode::Blocking && !driver.is_capturing(&stream) {

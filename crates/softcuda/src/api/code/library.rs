@@ -7,11 +7,13 @@ use cuda_abi::types::{
     CUdeviceptr, CUfunction, CUjit_option, CUkernel, CUlibrary, CUlibraryOption, CUmodule, CUresult,
 };
 
+use super::image::{PtxTexts, Refusal};
 use super::module::JitLog;
-use super::module_image::{Library, PtxTexts, Refusal};
+use crate::api::answer::Answer;
 use crate::api::driver::{current, driver};
+use crate::api::objects::Library;
+use crate::api::out;
 use crate::api::table::fresh_handle;
-use crate::api::{Answer, out};
 
 api! {
     fn cuLibraryLoadData(
@@ -30,7 +32,7 @@ api! {
         // SAFETY: the caller's image, arrays and pointers.
         unsafe {
             let log = JitLog::read(numJitOptions, jitOptions, jitOptionsValues)?;
-            finish(library, &log, PtxTexts::from_pointer(driver, code))
+            finish(library, &log, PtxTexts::from_pointer(&driver.config, code))
         }
     }
 
@@ -50,7 +52,7 @@ api! {
         unsafe {
             let log = JitLog::read(numJitOptions, jitOptions, jitOptionsValues)?;
             let bytes = std::fs::read(out::string(fileName)?).map_err(|_| CUresult::ERROR_FILE_NOT_FOUND)?;
-            finish(library, &log, PtxTexts::from_bytes(driver, &bytes))
+            finish(library, &log, PtxTexts::from_bytes(&driver.config, &bytes))
         }
     }
 

@@ -1,27 +1,16 @@
 //! The linker: PTX in, PTX out. The "cubin" that it gives is the inputs' PTX in one text container.
 
 use std::ffi::{c_char, c_void};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
 
 use cuda_abi::types::{CUjit_option, CUjitInputType, CUlinkState, CUresult};
 
+use super::image::{PtxTexts, SEPARATOR};
 use super::module::JitLog;
-use super::module_image::PtxTexts;
+use crate::api::answer::Answer;
 use crate::api::driver::{Driver, current, driver};
+use crate::api::out;
 use crate::api::table::fresh_handle;
-use crate::api::{Answer, out};
-
-/// Separates the texts in the linker's output; a PTX comment, so that the first text alone is
-/// valid, too.
-pub(crate) const SEPARATOR: &str = "\n//@@softcuda-linked-text@@\n";
-
-/// A link in progress.
-#[derive(Debug, Default)]
-pub(crate) struct LinkState {
-    texts: Mutex<Vec<String>>,
-    /// Lent to the program until the state is destroyed.
-    output: Mutex<Option<Box<[u8]>>>,
-}
 
 api! {
     fn cuLinkCreate_v2(numOptions: u32, options: *mut CUjit_option, optionValues: *mut *mut c_void, stateOut: *mut CUlinkState) {
@@ -66,7 +55,7 @@ api! {
         let state = driver.links.get(state.0)?;
         let texts = PtxTexts(state.texts.lock().unwrap_or_else(PoisonError::into_inner).clone());
         // Symbols must resolve now, as a linker's do.
-        texts.load(driver).map_err(|refusal| refusal.code)?;
+        texts.load(&driver.config).map_err(|refusal| refusal.code)?;
         let mut bytes = texts.0.join(SEPARATOR).into_bytes();
         bytes.push(0);
         let mut output = state.output.lock().unwrap_or_else(PoisonError::into_inner);
@@ -87,7 +76,8 @@ fn add(driver: &Driver, state: CUlinkState, kind: CUjitInputType, bytes: &[u8]) 
     let state = driver.links.get(state.0)?;
     match kind {
         CUjitInputType::INPUT_PTX | CUjitInputType::INPUT_FATBINARY => {
-            let texts = PtxTexts::from_bytes(driver, bytes).map_err(|refusal| refusal.code)?;
+            let texts =
+                PtxTexts::from_bytes(&driver.config, bytes).map_err(|refusal| refusal.code)?;
             state.texts.lock().unwrap_or_else(PoisonError::into_inner).extend(texts.0);
             Ok(())
         }

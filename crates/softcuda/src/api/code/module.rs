@@ -5,9 +5,11 @@ use std::ffi::{c_char, c_void};
 
 use cuda_abi::types::{CUdeviceptr, CUfunction, CUjit_option, CUmodule, CUresult};
 
-use super::module_image::{Module, PtxTexts, Refusal};
+use super::image::{PtxTexts, Refusal};
+use crate::api::answer::Answer;
 use crate::api::driver::{current, driver};
-use crate::api::{Answer, out};
+use crate::api::objects::Module;
+use crate::api::out;
 
 api! {
     fn cuModuleLoad(module: *mut CUmodule, fname: *const c_char) {
@@ -15,7 +17,7 @@ api! {
         // SAFETY: the caller's string.
         let path = unsafe { out::string(fname)? };
         let bytes = std::fs::read(path).map_err(|_| CUresult::ERROR_FILE_NOT_FOUND)?;
-        let texts = PtxTexts::from_bytes(driver, &bytes).map_err(|refusal| refusal.code)?;
+        let texts = PtxTexts::from_bytes(&driver.config, &bytes).map_err(|refusal| refusal.code)?;
         let loaded = Module::load(driver, &context, &texts, &HashMap::new()).map_err(|refusal| refusal.code)?;
         // SAFETY: the caller's pointer.
         unsafe { out::write(module, loaded.handle) }
@@ -104,7 +106,7 @@ api! {
 pub(crate) unsafe fn load_image(image: *const c_void) -> Result<CUmodule, Refusal> {
     let (driver, context) = current().map_err(|code| Refusal { code, log: String::new() })?;
     // SAFETY: by the caller's promise.
-    let texts = unsafe { PtxTexts::from_pointer(driver, image)? };
+    let texts = unsafe { PtxTexts::from_pointer(&driver.config, image)? };
     Module::load(driver, &context, &texts, &HashMap::new()).map(|module| module.handle)
 }
 

@@ -2,15 +2,15 @@
 
 use cuda_abi::types::{CUfunction, CUlaunchConfig, CUoccupancyB2DSize, CUresult};
 
-use super::function::max_threads;
 use super::kernel_work::Shape;
-use super::module_image::resolve;
-use crate::api::context::green::is_cut;
+use super::loading::resolve;
+use crate::api::answer::Answer;
 use crate::api::driver::current;
-use crate::api::{Answer, out, stream};
+use crate::api::objects::max_threads;
+use crate::api::{out, stream};
+use crate::device::footprint::{SM_CAPACITY, block_footprint, blocks_per_sm};
 use crate::device::grid::count;
-use crate::device::placement::blocks_per_sm;
-use crate::device::properties::{SM_CAPACITY, block_footprint, limits};
+use crate::device::properties::limits;
 use crate::device::sm_sets::active_clusters;
 use crate::exec;
 
@@ -87,7 +87,7 @@ api! {
         let (driver, _, stream) = stream::find(config.hStream)?;
         let context = if stream.context == context.handle { context } else { driver.context(stream.context)? };
         let cluster = count(shape.cluster.map(|blocks| blocks.max(1))) as u32;
-        let clusters = match is_cut(&context) {
+        let clusters = match context.is_cut() {
             true => active_clusters(context.mask, cluster, per_sm),
             false => per_sm * context.mask.count() / cluster,
         };

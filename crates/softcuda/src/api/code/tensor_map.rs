@@ -8,7 +8,8 @@ use cuda_abi::types::{
     CUtensorMapL2promotion, CUtensorMapSwizzle, cuuint32_t, cuuint64_t,
 };
 
-use crate::api::{Answer, out};
+use crate::api::answer::Answer;
+use crate::api::out;
 use crate::exec::tensor_map::{DIMENSIONS, Outside, Swizzle, TensorElement, TensorMap};
 
 const INVALID: CUresult = CUresult::ERROR_INVALID_VALUE;

@@ -7,8 +7,9 @@ use cuda_abi::types::{
     CUexecAffinityType, CUresult, CUuuid,
 };
 
+use crate::api::answer::Answer;
 use crate::api::driver::{Device, Driver, driver};
-use crate::api::{Answer, out};
+use crate::api::out;
 use crate::device::clock::SM_CLOCK_KHZ;
 use crate::device::config::ComputeMode;
 use crate::device::properties::{self, limits};

@@ -13,13 +13,14 @@ use cuda_abi::types::{
 };
 
 use super::context_stack::{current_handle, with_stack};
-use super::sm_resource::{self, SmResource};
+use super::sm_resource;
+use crate::api::answer::Answer;
 use crate::api::driver::{Driver, current, driver};
-use crate::api::objects::{Context, ContextKind, Stream};
+use crate::api::objects::{Context, GreenContext, ResourceDescription, SmResource, Stream};
+use crate::api::out;
 use crate::api::stream;
 use crate::api::stream::CreateFlags;
 use crate::api::table::fresh_handle;
-use crate::api::{Answer, out};
 use crate::device::engine::StreamKind;
 use crate::device::grid::SmMask;
 use crate::device::marker::Marker;
@@ -31,20 +32,6 @@ const DEFAULT_STREAM: u32 = 1;
 /// Flags of splitting.
 const IGNORE_COSCHEDULING: u32 = 1;
 const MAX_CLUSTER: u32 = 2;
-
-/// A green context: `CUgreenCtx`.
-#[derive(Debug)]
-pub(crate) struct GreenContext {
-    device: CUdevice,
-    /// The context that it is as a `CUcontext`.
-    pub(crate) context: Arc<Context>,
-}
-
-/// SMs of one device, ready for a green context: `CUdevResourceDesc`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct ResourceDescription {
-    resource: SmResource,
-}
 
 api! {
     fn cuDeviceGetDevResource(device: CUdevice, resource: *mut CUdevResource, type_: CUdevResourceType) {
@@ -246,14 +233,4 @@ fn wait_all(driver: &Driver, context: &Context, event: CUevent) -> Answer {
     let streams = streams_of(driver, context);
     let waits = streams.iter().filter_map(|stream| Some((stream.id, event.wait_op()?)));
     Ok(driver.engine.enqueue_plan(waits.collect())?)
-}
-
-/// Whether a context is a green one.
-pub(crate) fn is_green(context: &Context) -> bool {
-    matches!(context.kind, ContextKind::Green(_))
-}
-
-/// Whether a context has some of the SMs only: what clusters fit then depends on which ones.
-pub(crate) fn is_cut(context: &Context) -> bool {
-    is_green(context) && context.mask.count() < context.services.sm_count
 }

@@ -3,20 +3,14 @@
 
 use cuda_abi::types::{CUdevResource, CUdevResourceType, CUdevSmResource, CUresult};
 
-use crate::api::Answer;
+use crate::api::answer::Answer;
 use crate::api::driver::Driver;
+use crate::api::objects::SmResource;
 use crate::device::grid::SmMask;
 use crate::device::sm_sets;
 
 /// Marks structures that this driver filled in.
 const MAGIC: [u8; 8] = *b"softcuSM";
-
-/// SMs of one device.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct SmResource {
-    pub(crate) device: u32,
-    pub(crate) mask: SmMask,
-}
 
 impl SmResource {
     /// The structure; of type INVALID if there are no SMs.

@@ -1,6 +1,5 @@
 //! Stream capture in C.
 
-use std::cell::Cell;
 use std::sync::Arc;
 
 use cuda_abi::graph::arrays::read_dependencies;
@@ -10,21 +9,12 @@ use cuda_abi::types::{
     CUstreamCaptureStatus, cuuint64_t,
 };
 
-use super::Graph;
+use super::{Graph, thread_mode};
+use crate::api::answer::Answer;
 use crate::api::driver::{Driver, driver};
 use crate::api::objects::Stream;
+use crate::api::out;
 use crate::api::stream::{find, peek};
-use crate::api::{Answer, out};
-
-thread_local! {
-    static THREAD_MODE: Cell<CUstreamCaptureMode> = const { Cell::new(CUstreamCaptureMode::GLOBAL) };
-}
-
-/// What the calling thread may do while captures are going on.
-pub(super) fn thread_mode() -> CUstreamCaptureMode {
-    // A thread that is ending has no mode left.
-    THREAD_MODE.try_with(Cell::get).unwrap_or(CUstreamCaptureMode::RELAXED)
-}
 
 api! {
     fn cuStreamBeginCapture_v2(hStream: CUstream, mode: CUstreamCaptureMode) {
@@ -109,7 +99,7 @@ api! {
         // SAFETY: the caller's pointer.
         unsafe {
             let wanted = out::read(mode)?;
-            out::write(mode, THREAD_MODE.replace(known_mode(wanted)?))
+            out::write(mode, thread_mode::replace(known_mode(wanted)?))
         }
     }
 }

@@ -15,7 +15,7 @@ use super::Graph;
 use super::kinds::NodeKind;
 use super::memory::{GraphMemory, collect, note_high_water};
 use super::section::{Defaults, Run, Section, Step};
-use crate::api::Answer;
+use crate::api::answer::Answer;
 use crate::api::driver::Driver;
 use crate::api::objects::Stream;
 use crate::api::table::fresh_handle;

@@ -13,13 +13,12 @@ use cuda_abi::types::{
 
 use super::Graph;
 use super::memory::{FreeWork, GraphAllocation};
-use crate::api::Answer;
+use crate::api::answer::Answer;
 use crate::api::code::kernel_work::KernelWork;
 use crate::api::driver::Driver;
-use crate::api::memory::copy::check as check_copy;
-use crate::api::memory::copy_shapes::Volume;
+use crate::api::memory::volume::{Volume, check as check_copy};
 use crate::api::objects::{Event, Recorded};
-use crate::api::stream::stream_values::MemoryOp;
+use crate::api::stream::memory_op::MemoryOp;
 use crate::device::fault::Sticky;
 use crate::device::marker::Marker;
 use crate::device::ops::Op;
@@ -153,7 +152,7 @@ impl Kind for NodeKind {
     }
 
     fn thread_mode() -> CUstreamCaptureMode {
-        super::capturing::thread_mode()
+        super::thread_mode::current()
     }
 }
 
@@ -171,7 +170,7 @@ impl NodeKind {
     pub(crate) fn ops(&self, driver: &Driver, priority: i32) -> Answer<Vec<Op>> {
         let space = || driver.space.clone();
         Ok(match self {
-            NodeKind::Kernel(work) => return work.ops(driver, priority),
+            NodeKind::Kernel(work) => return work.ops(priority),
             NodeKind::Memcpy(volume) => {
                 let copy = check_copy(driver, volume.copy(driver)?)?.0;
                 vec![Op::Task(Box::new(Transfer::copy(space(), copy)))]

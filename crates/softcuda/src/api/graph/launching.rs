@@ -13,9 +13,10 @@ use cuda_abi::types::{
 
 use super::executable::Executable;
 use super::{memory, update};
+use crate::api::answer::Answer;
 use crate::api::driver::{Driver, current, driver};
+use crate::api::out;
 use crate::api::stream::find;
-use crate::api::{Answer, out};
 
 /// Flags of instantiation that exist; launching from the device is refused.
 const FLAGS: u64 = 0xf;

@@ -11,7 +11,7 @@ use cuda_abi::graph::params::allocation;
 use cuda_abi::types::{CUDA_MEM_ALLOC_NODE_PARAMS, CUgraph, CUmemAllocationHandleType, CUresult};
 
 use super::kinds::NodeKind;
-use crate::api::Answer;
+use crate::api::answer::Answer;
 use crate::api::driver::Driver;
 use crate::device::fault::Sticky;
 use crate::device::memory::{AddressSpace, GRANULARITY_BYTES, Physical, round_up};

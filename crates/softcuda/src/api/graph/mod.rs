@@ -10,7 +10,7 @@
 //! | [`structure`], [`nodes`] | the C functions on graphs and nodes |
 //! | [`executable`], [`section`], [`update`], [`launching`] | executable graphs: their state, what a launch does, changes in place, their C functions |
 //! | [`conditions`] | values that decide about conditional nodes |
-//! | [`capturing`] | stream capture in C |
+//! | [`capturing`], [`thread_mode`] | stream capture in C |
 //! | [`memory`] | memory that graphs allocate |
 //! | [`user_object`] | resources that graphs hold |
 //!
@@ -27,6 +27,7 @@ mod nodes;
 mod params;
 mod section;
 mod structure;
+mod thread_mode;
 mod update;
 mod user_object;
 

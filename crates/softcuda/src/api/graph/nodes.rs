@@ -15,9 +15,10 @@ use cuda_abi::types::{
 use super::kinds::{EventWork, NodeKind};
 use super::memory::{FreeWork, GraphAllocation, collect};
 use super::{params, update};
+use crate::api::answer::Answer;
 use crate::api::driver::{Driver, current, current_or, driver};
 use crate::api::objects::Context;
-use crate::api::{Answer, out};
+use crate::api::out;
 
 /// Nodes that need no context.
 fn anywhere() -> Answer<(&'static Driver, ())> {

@@ -12,14 +12,13 @@ use cuda_abi::types::{
 
 use super::kinds::{EventWork, MemoryOpsWork, NodeKind};
 use super::memory::{FreeWork, GraphAllocation};
-use crate::api::Answer;
+use crate::api::answer::Answer;
 use crate::api::code::kernel_work::{KernelWork, Shape};
-use crate::api::code::module_image::Kernel;
+use crate::api::code::loading::resolve;
 use crate::api::driver::{Driver, driver};
-use crate::api::memory::copy::check as check_copy;
-use crate::api::memory::copy_shapes::Volume;
 use crate::api::memory::fill;
-use crate::api::objects::Context;
+use crate::api::memory::volume::{Volume, check as check_copy};
+use crate::api::objects::{Context, Kernel};
 use crate::api::stream::stream_values;
 use crate::device::transfer::Fill;
 
@@ -50,15 +49,15 @@ pub(crate) unsafe fn kernel(
     }
     let owner = match driver.functions.find(handle.0) {
         Some(function) => {
-            driver.context_by_id(function.context_id()).ok_or(CUresult::ERROR_INVALID_HANDLE)?
+            driver.context_by_id(function.context_id).ok_or(CUresult::ERROR_INVALID_HANDLE)?
         }
         None if asked.ctx.is_null() => current.clone(),
         None => driver.context(asked.ctx)?,
     };
     let (params, extra) = (asked.kernelParams, asked.extra);
+    let function = resolve(driver, &owner, handle)?;
     // SAFETY: by the caller's promise.
-    let work =
-        unsafe { KernelWork::prepare(driver, &owner, handle, &shape, owner.mask, params, extra)? };
+    let work = unsafe { KernelWork::prepare(function, &owner, &shape, owner.mask, params, extra)? };
     Ok(NodeKind::Kernel(work))
 }
 
@@ -66,7 +65,7 @@ pub(crate) unsafe fn kernel(
 /// function is named twice where it belongs to a library: libcudart knows kernels only.
 pub(crate) fn kernel_parameters(work: &KernelWork) -> CUDA_KERNEL_NODE_PARAMS {
     // A kernel shares its settings with its functions.
-    let is_of = |kernel: &Kernel| std::ptr::eq(kernel.settings(), &*work.function.settings);
+    let is_of = |kernel: &Kernel| Arc::ptr_eq(&kernel.settings, &work.function.settings);
     let kernel = driver().ok().and_then(|driver| driver.kernels.find_by(is_of));
     let ([x, y, z], [bx, by, bz]) = (work.asked.grid, work.asked.block);
     CUDA_KERNEL_NODE_PARAMS {

@@ -16,7 +16,7 @@ use cuda_abi::graph::snapshot::Snapshot;
 use cuda_abi::types::CUgraphConditionalNodeType;
 
 use super::kinds::NodeKind;
-use crate::api::Answer;
+use crate::api::answer::Answer;
 use crate::api::driver::Driver;
 use crate::device::fault::Sticky;
 use crate::device::marker::Marker;

@@ -10,7 +10,7 @@ use cuda_abi::types::{CUgraphExecUpdateResult as Outcome, CUgraphNode};
 
 use super::executable::Executable;
 use super::kinds::NodeKind;
-use crate::api::Answer;
+use crate::api::answer::Answer;
 use crate::device::transfer::Fill;
 
 /// Changes one node of an executable graph: CUDA_ERROR_INVALID_VALUE for a node that it was not

@@ -11,10 +11,11 @@ use cuda_abi::types::{
     CUdevice, CUmipmappedArray, CUresult,
 };
 
+use crate::api::answer::Answer;
 use crate::api::driver::{Driver, current};
-use crate::api::objects::Context;
+use crate::api::objects::{Array, ArrayOwner, Context, MipmappedArray};
+use crate::api::out;
 use crate::api::table::fresh_handle;
-use crate::api::{Answer, out};
 use crate::device::properties::limits;
 use crate::device::textures::format::{Channel, Texel};
 use crate::device::textures::image::{Image, Shape};
@@ -27,31 +28,6 @@ const CUBEMAP: u32 = 4;
 const KNOWN_FLAGS: u32 = 0x3f;
 /// Flags that ask for memory later.
 const SPARSE_OR_DEFERRED: u32 = 0xc0;
-
-/// An array, or one level of a mipmapped one: `CUarray`.
-#[derive(Debug)]
-pub(crate) struct Array {
-    pub(crate) image: Image,
-    asked: CUDA_ARRAY3D_DESCRIPTOR,
-    owner: Owner,
-    pub(crate) context_id: u64,
-}
-
-/// Whose memory an array has.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Owner {
-    Itself,
-    MipmappedArray,
-}
-
-/// A mipmapped array: `CUmipmappedArray`.
-#[derive(Debug)]
-pub(crate) struct MipmappedArray {
-    pub(crate) levels: Vec<CUarray>,
-    address: u64,
-    size_bytes: u64,
-    pub(crate) context_id: u64,
-}
 
 api! {
     fn cuArrayCreate_v2(pHandle: *mut CUarray, pAllocateArray: *const CUDA_ARRAY_DESCRIPTOR) {
@@ -109,7 +85,7 @@ api! {
         let (driver, _) = current()?;
         driver.graphs.captures.refuse_unsafe_call()?;
         let array = driver.arrays.get(hArray.0)?;
-        if array.owner != Owner::Itself {
+        if array.owner != ArrayOwner::Itself {
             return Err(CUresult::ERROR_INVALID_HANDLE);
         }
         let _stall = driver.wait_for_work(array.context_id);
@@ -291,7 +267,7 @@ unsafe fn create(pointer: *mut CUarray, asked: CUDA_ARRAY3D_DESCRIPTOR) -> Answe
     let planned = plan(&asked)?;
     let base = allocate(driver, &context, planned.size_bytes())?;
     let image = Image { base, ..planned };
-    let array = Array { image, asked, owner: Owner::Itself, context_id: context.id };
+    let array = Array { image, asked, owner: ArrayOwner::Itself, context_id: context.id };
     let handle = fresh_handle();
     driver.arrays.insert(handle, Arc::new(array));
     // SAFETY: by the caller's promise.
@@ -336,7 +312,7 @@ fn create_mipmapped(
     let address = allocate(driver, context, size_bytes)?;
     let level = |(image, asked, offset): (Image, CUDA_ARRAY3D_DESCRIPTOR, u64)| {
         let image = Image { base: address + offset, ..image };
-        let (owner, context_id) = (Owner::MipmappedArray, context.id);
+        let (owner, context_id) = (ArrayOwner::MipmappedArray, context.id);
         let handle = fresh_handle();
         driver.arrays.insert(handle, Arc::new(Array { image, asked, owner, context_id }));
         CUarray(handle)

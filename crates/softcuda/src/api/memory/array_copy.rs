@@ -5,7 +5,8 @@ use std::ffi::c_void;
 use cuda_abi::types::{CUarray, CUdeviceptr, CUstream};
 
 use super::copy::{Mode, on_both_defaults};
-use super::copy_shapes::{Corner, submit_volume};
+use super::copy_shapes::submit_volume;
+use super::volume::Corner;
 
 on_both_defaults! {
     fn cuMemcpyHtoA_v2 / cuMemcpyHtoA_v2_ptds(dstArray: CUarray, dstOffset: usize, srcHost: *const c_void, ByteCount: usize)

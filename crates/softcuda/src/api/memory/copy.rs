@@ -4,9 +4,9 @@ use std::ffi::c_void;
 
 use cuda_abi::types::{CUcontext, CUdeviceptr, CUresult, CUstream};
 
-use super::copy_shapes::Volume;
-use crate::api::Answer;
-use crate::api::driver::{Driver, current};
+use super::volume::{Volume, check, side_of};
+use crate::api::answer::Answer;
+use crate::api::driver::current;
 use crate::api::graph::NodeKind;
 use crate::api::stream::find;
 use crate::device::fault::Sticky;
@@ -76,40 +76,12 @@ fn host<T>(pointer: *const T) -> End {
     End::linear(pointer as u64, Side::Host)
 }
 
-/// An end of which only the address says what it is.
-pub(crate) fn side_of(driver: &Driver, address: u64) -> End {
-    let is_known = driver.space.allocation_at(address).is_some();
-    End::linear(address, if is_known { Side::Device } else { Side::Host })
-}
-
 fn any(address: u64) -> Answer<End> {
     Ok(side_of(current()?.0, address))
 }
 
 fn linear(stream: CUstream, to: End, from: End, size_bytes: usize, mode: Mode) -> Answer {
     submit(stream, Copy::linear(from, to, size_bytes as u64), Volume::linear, mode)
-}
-
-/// Checks a copy's addresses: CUDA_ERROR_INVALID_VALUE. Returns it with host memory that the driver
-/// knows taken as device memory, and which ends it does not know.
-pub(crate) fn check(driver: &Driver, mut copy: Copy) -> Answer<(Copy, [bool; 2])> {
-    let mut is_pageable = [false; 2];
-    for (end, pageable) in [&mut copy.from, &mut copy.to].into_iter().zip(&mut is_pageable) {
-        if end.address == 0 {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
-        if end.side == Side::Host {
-            // Pinned, registered and managed memory is checked like device memory.
-            match driver.space.allocation_at(end.address) {
-                Some(_) => end.side = Side::Device,
-                None => *pageable = true,
-            }
-        }
-    }
-    // Memory of a graph is there only while the graph runs.
-    let is_fine = copy.is_accessible(&driver.space)
-        || [copy.from, copy.to].iter().any(|end| driver.graph_memory_at(end.address).is_some());
-    if is_fine { Ok((copy, is_pageable)) } else { Err(CUresult::ERROR_INVALID_VALUE) }
 }
 
 /// Checks and submits a copy. `describe` gives the descriptor of a node, should the stream be

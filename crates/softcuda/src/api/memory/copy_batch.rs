@@ -3,8 +3,8 @@
 
 use cuda_abi::types::{CUdeviceptr, CUmemcpyAttributes, CUresult, CUstream};
 
-use super::copy::{Mode, side_of, submit};
-use super::copy_shapes::Volume;
+use super::copy::{Mode, submit};
+use super::volume::{Volume, side_of};
 use crate::api::driver::current;
 use crate::api::out;
 use crate::device::transfer::Copy;

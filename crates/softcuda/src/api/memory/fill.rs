@@ -3,7 +3,7 @@
 use cuda_abi::types::{CUdeviceptr, CUresult, CUstream};
 
 use super::copy::on_both_defaults;
-use crate::api::Answer;
+use crate::api::answer::Answer;
 use crate::api::driver::Driver;
 use crate::api::graph::NodeKind;
 use crate::api::stream::find;

@@ -9,7 +9,7 @@ use cuda_abi::types::{
     CUdevice, CUdeviceptr, CUmem_advise, CUmem_range_attribute, CUmemLocation, CUresult, CUstream,
 };
 
-use crate::api::Answer;
+use crate::api::answer::Answer;
 use crate::api::driver::{Driver, current};
 use crate::api::stream::find;
 use crate::device::memory::AllocationKind;

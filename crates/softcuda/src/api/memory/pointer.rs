@@ -6,8 +6,9 @@ use cuda_abi::types::{
     CU_DEVICE_INVALID, CUdeviceptr, CUmemorytype, CUpointer_attribute as Attribute, CUresult,
 };
 
+use crate::api::answer::Answer;
 use crate::api::driver::driver;
-use crate::api::{Answer, out};
+use crate::api::out;
 use crate::device::memory::{Allocation, AllocationKind};
 
 api! {

@@ -1,108 +1,27 @@
 //! Memory pools and stream-ordered allocation. A pool keeps its attributes and counts; memory comes
 //! from the device's heap and goes back to it in stream order.
 
-use std::collections::{BTreeSet, HashMap};
 use std::ffi::c_void;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
 
-use cuda_abi::pool_usage::PoolUsage;
 use cuda_abi::types::{
     CUdevice, CUdeviceptr, CUmemAllocationHandleType, CUmemPool_attribute as Attribute,
     CUmemPoolProps, CUmemoryPool, CUresult, CUstream,
 };
 
 use super::ipc::close_memory;
+use crate::api::answer::Answer;
 use crate::api::context::device::checked;
 use crate::api::driver::{Driver, driver};
 use crate::api::graph::NodeKind;
 use crate::api::graph::memory::{FreeWork, GraphAllocation};
-use crate::api::objects::Stream;
+use crate::api::objects::{Pool, Stream};
+use crate::api::out;
 use crate::api::stream::find;
 use crate::api::stream::submit::submit;
 use crate::api::table::fresh_handle;
-use crate::api::{Answer, out};
-use crate::device::memory::ranges::Reach;
 use crate::device::memory::{AddressSpace, AllocationKind};
 use crate::device::ops::{Op, Step, Task};
-
-/// A pool.
-#[derive(Debug, Default)]
-pub(crate) struct Pool {
-    device: u32,
-    attributes: Mutex<HashMap<u32, u64>>,
-    usage: PoolUsage,
-    origin: Origin,
-    /// What other devices were granted.
-    access: Mutex<HashMap<u32, u32>>,
-    /// Addresses of what was allocated from it and not freed.
-    allocated: Mutex<BTreeSet<u64>>,
-}
-
-/// Whose pool it is, and whether others may have it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-enum Origin {
-    #[default]
-    Private,
-    Exportable,
-    Imported,
-}
-
-impl Pool {
-    /// An empty pool on a device.
-    pub(crate) fn on(device: u32) -> Self {
-        Pool { device, ..Pool::default() }
-    }
-
-    /// A pool that other processes can be given.
-    fn exportable(device: u32) -> Self {
-        Pool { origin: Origin::Exportable, ..Pool::on(device) }
-    }
-
-    /// A pool of another process.
-    pub(crate) fn imported(device: u32) -> Self {
-        Pool { origin: Origin::Imported, ..Pool::on(device) }
-    }
-
-    pub(crate) fn device(&self) -> u32 {
-        self.device
-    }
-
-    pub(crate) fn is_exportable(&self) -> bool {
-        self.origin == Origin::Exportable
-    }
-
-    pub(crate) fn is_imported(&self) -> bool {
-        self.origin == Origin::Imported
-    }
-
-    /// What a device was granted.
-    pub(crate) fn access(&self, device: u32) -> u32 {
-        let access = self.access.lock().unwrap_or_else(PoisonError::into_inner);
-        access.get(&device).copied().unwrap_or(0)
-    }
-
-    pub(crate) fn set_access(&self, space: &AddressSpace, device: u32, flags: u32) {
-        self.access.lock().unwrap_or_else(PoisonError::into_inner).insert(device, flags);
-        for &address in &*self.allocated.lock().unwrap_or_else(PoisonError::into_inner) {
-            self.show(space, address);
-        }
-    }
-
-    /// Takes out an allocation that is being freed; says whether it was of this pool.
-    fn forget(&self, address: u64) -> bool {
-        self.allocated.lock().unwrap_or_else(PoisonError::into_inner).remove(&address)
-    }
-
-    /// Gives devices the access to an allocation that they have to the pool.
-    fn show(&self, space: &AddressSpace, address: u64) {
-        let access = self.access.lock().unwrap_or_else(PoisonError::into_inner);
-        let granted = access.iter().filter(|(_, flags)| **flags != 0);
-        let devices = granted.fold(0, |set, (device, _)| set | 1 << device);
-        if !access.is_empty() {
-            space.accessible().change(address, |_| Reach::Of(self.device, devices));
-        }
-    }
-}
 
 api! {
     fn cuDeviceGetDefaultMemPool(pool_out: *mut CUmemoryPool, dev: CUdevice) {
@@ -273,15 +192,15 @@ unsafe fn allocate(
     }
     if driver.is_capturing(&stream) {
         let size = size_bytes as u64;
-        let allocation = GraphAllocation::reserve(driver, context.id, pool.device, size)?;
+        let allocation = GraphAllocation::reserve(driver, context.id, pool.device(), size)?;
         let address = allocation.memory.address;
         submit(driver, &stream, NodeKind::MemAlloc(allocation))?;
         // SAFETY: by the caller's promise.
         return unsafe { out::write(dptr, address) };
     }
     // At once instead of in stream order: earlier than promised is allowed.
-    let account = &driver.device(pool.device as i32)?.account;
-    let address = driver.space.allocate(pool.device, account, context.id, size_bytes as u64)?;
+    let account = &driver.device(pool.device() as i32)?.account;
+    let address = driver.space.allocate(pool.device(), account, context.id, size_bytes as u64)?;
     pool.allocated.lock().unwrap_or_else(PoisonError::into_inner).insert(address);
     pool.show(&driver.space, address);
     pool.usage.take(size_bytes as u64);

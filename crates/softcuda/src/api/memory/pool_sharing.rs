@@ -14,11 +14,13 @@ use cuda_abi::types::{
     CUmemoryPool, CUresult,
 };
 
-use super::ipc::{Reference, open_memory};
-use super::pool::{Pool, get};
+use super::ipc::open_memory;
+use super::pool::get;
+use crate::api::answer::Answer;
 use crate::api::driver::{Device, Driver, driver};
+use crate::api::objects::{Pool, Reference};
+use crate::api::out;
 use crate::api::table::fresh_handle;
-use crate::api::{Answer, out};
 use crate::device::memory::{GRANULARITY_BYTES, Physical};
 
 const READ_WRITE: u32 = 3;
@@ -54,7 +56,7 @@ api! {
     }
 
     fn cuMemPoolExportPointer(shareData_out: *mut CUmemPoolPtrExportData, ptr: CUdeviceptr) {
-        let reference = Reference::of_memory(driver()?, ptr)?;
+        let reference = Reference::of_memory(&driver()?.space, ptr)?;
         // SAFETY: the caller's pointer.
         unsafe { out::write(shareData_out, CUmemPoolPtrExportData { reserved: reference.to_bytes() }) }
     }

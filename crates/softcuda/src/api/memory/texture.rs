@@ -8,8 +8,10 @@ use cuda_abi::types::{
 use std::sync::Arc;
 
 use super::array::texel;
+use crate::api::answer::Answer;
 use crate::api::driver::{Driver, current, driver};
-use crate::api::{Answer, out};
+use crate::api::objects::{SurfaceObject, TextureObject};
+use crate::api::out;
 use crate::device::properties::limits;
 use crate::device::textures::format::{ReadMode, Texel};
 use crate::device::textures::image::{Image, Shape};
@@ -26,20 +28,6 @@ const KNOWN_FLAGS: u32 = 0x73;
 
 /// No memory is that large; keeps sizes from wrapping around.
 const LARGEST_PITCH_BYTES: u64 = 1 << 40;
-
-/// What a texture object was made of.
-#[derive(Clone, Copy)]
-pub(crate) struct TextureObject {
-    resource: CUDA_RESOURCE_DESC,
-    texture: CUDA_TEXTURE_DESC,
-    view: Option<CUDA_RESOURCE_VIEW_DESC>,
-}
-
-/// What a surface object was made of.
-#[derive(Clone, Copy)]
-pub(crate) struct SurfaceObject {
-    resource: CUDA_RESOURCE_DESC,
-}
 
 api! {
     fn cuTexObjectCreate(pTexObject: *mut CUtexObject, pResDesc: *const CUDA_RESOURCE_DESC, pTexDesc: *const CUDA_TEXTURE_DESC, pResViewDesc: *const CUDA_RESOURCE_VIEW_DESC) {

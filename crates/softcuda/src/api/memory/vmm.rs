@@ -12,9 +12,11 @@ use cuda_abi::types::{
     CUmemGenericAllocationHandle, CUmemLocation, CUmemLocationType as Place, CUresult,
 };
 
+use crate::api::answer::Answer;
 use crate::api::driver::{Driver, driver};
+use crate::api::objects::{MemoryHandle, MemorySharing};
+use crate::api::out;
 use crate::api::table::fresh_handle;
-use crate::api::{Answer, out};
 use crate::device::memory::space::Access;
 use crate::device::memory::{GRANULARITY_BYTES, Physical};
 
@@ -43,8 +45,8 @@ api! {
             Memory::Host => Physical::on_host(size as u64)?,
         };
         let sharing = match asked.requestedHandleTypes.0 {
-            0 => Sharing::Private,
-            _ => Sharing::Exportable,
+            0 => MemorySharing::Private,
+            _ => MemorySharing::Exportable,
         };
         // SAFETY: the caller's pointer.
         unsafe { out::write(handle, register(driver, Arc::new(physical), sharing)) }
@@ -127,7 +129,7 @@ api! {
     fn cuMemExportToShareableHandle(shareableHandle: *mut c_void, handle: CUmemGenericAllocationHandle, handleType: HandleType, flags: u64) {
         let driver = driver()?;
         let found = find(driver, handle)?;
-        let is_asked = handleType == HandleType::POSIX_FILE_DESCRIPTOR && found.sharing == Sharing::Exportable;
+        let is_asked = handleType == HandleType::POSIX_FILE_DESCRIPTOR && found.sharing == MemorySharing::Exportable;
         if shareableHandle.is_null() || flags != 0 || !is_asked {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
@@ -144,11 +146,10 @@ api! {
         let fd = RawFd::try_from(osHandle as usize).map_err(|_| CUresult::ERROR_INVALID_VALUE)?;
         // Whether it is open is the first thing that the import finds out. SAFETY: only used for
         // system calls that fail for a closed descriptor; -1 cannot come out of a usize.
-        let physical = Physical::import(unsafe { BorrowedFd::borrow_raw(fd) }, |device| {
-            driver.devices.get(device as usize).map(|device| &device.account)
-        })?;
+        let fd = unsafe { BorrowedFd::borrow_raw(fd) };
+        let physical = Physical::import(fd, |device| driver.account(device))?;
         // SAFETY: the caller's pointer.
-        unsafe { out::write(handle, register(driver, Arc::new(physical), Sharing::Exportable)) }
+        unsafe { out::write(handle, register(driver, Arc::new(physical), MemorySharing::Exportable)) }
     }
 
     fn cuMemRetainAllocationHandle(handle: *mut CUmemGenericAllocationHandle, addr: *mut c_void) {
@@ -165,8 +166,8 @@ api! {
             None => CUmemLocation { type_: Place::HOST_NUMA, id: 0 },
         };
         let requestedHandleTypes = match found.sharing {
-            Sharing::Private => HandleType::NONE,
-            Sharing::Exportable => HandleType::POSIX_FILE_DESCRIPTOR,
+            MemorySharing::Private => HandleType::NONE,
+            MemorySharing::Exportable => HandleType::POSIX_FILE_DESCRIPTOR,
         };
         let properties = CUmemAllocationProp {
             type_: CUmemAllocationType::PINNED,
@@ -179,22 +180,6 @@ api! {
     }
 }
 
-/// An allocation as programs hold it: `CUmemGenericAllocationHandle`.
-#[derive(Debug)]
-pub(crate) struct MemoryHandle {
-    physical: Arc<Physical>,
-    sharing: Sharing,
-    /// How often it was made or retained, less releases.
-    references: AtomicU32,
-}
-
-/// Whether other processes can be given it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Sharing {
-    Private,
-    Exportable,
-}
-
 /// Where an allocation is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Memory {
@@ -205,7 +190,7 @@ enum Memory {
 fn register(
     driver: &Driver,
     physical: Arc<Physical>,
-    sharing: Sharing,
+    sharing: MemorySharing,
 ) -> CUmemGenericAllocationHandle {
     let handle = fresh_handle();
     let held = MemoryHandle { physical, sharing, references: AtomicU32::new(1) };
@@ -226,7 +211,10 @@ fn retain(driver: &Driver, physical: Arc<Physical>) -> CUmemGenericAllocationHan
                 })
                 .is_ok()
     });
-    known.map_or_else(|| register(driver, physical, Sharing::Exportable), |handle| handle as u64)
+    known.map_or_else(
+        || register(driver, physical, MemorySharing::Exportable),
+        |handle| handle as u64,
+    )
 }
 
 fn find(driver: &Driver, handle: CUmemGenericAllocationHandle) -> Answer<Arc<MemoryHandle>> {

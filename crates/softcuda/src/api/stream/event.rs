@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use cuda_abi::types::{CUevent, CUresult, CUstream};
 
-use super::shared_event::SharedEvent;
 use super::submit::submit;
+use crate::api::answer::Answer;
 use crate::api::driver::{Driver, current, current_or, driver};
 use crate::api::graph::{EventWork, NodeKind};
-use crate::api::objects::{Context, Event, INTERPROCESS, NO_TIMING, Recorded};
+use crate::api::objects::{Context, Event, INTERPROCESS, NO_TIMING, Recorded, SharedEvent};
+use crate::api::out;
 use crate::api::stream::find;
 use crate::api::table::fresh_handle;
-use crate::api::{Answer, out};
 use crate::device::marker::MarkerState;
 
 /// How often an event of several processes is looked at.
@@ -30,7 +30,7 @@ api! {
         let handle = fresh_handle();
         let event = match Flags & INTERPROCESS {
             0 => Event::new(&context, Flags),
-            _ => Event::new_shared(&context, SharedEvent::new(driver, &context)?),
+            _ => Event::new_shared(&context, SharedEvent::new(&driver.space, context.device)?),
         };
         driver.events.insert(handle, Arc::new(event));
         // SAFETY: the caller's pointer.

@@ -2,15 +2,13 @@
 
 use cuda_abi::types::{CUresult, CUstream, CUstreamAttrID as Id, CUstreamAttrValue};
 
-use crate::api::objects::Stream;
-use crate::api::stream::{GREATEST_PRIORITY, LEAST_PRIORITY, find};
-use crate::api::{Answer, out};
+use crate::api::answer::Answer;
+use crate::api::objects::{GREATEST_PRIORITY, LEAST_PRIORITY, StoredValue, Stream};
+use crate::api::out;
+use crate::api::stream::find;
 
 /// `CU_SYNC_POLICY_AUTO`
 const AUTO_SYNCHRONIZATION: u32 = 1;
-
-/// A value without its pointer type, so that threads can share it.
-pub(crate) type StoredValue = [u64; 8];
 
 api! {
     fn cuStreamSetAttribute(hStream: CUstream, attr: Id, param: *const CUstreamAttrValue) {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::api::Answer;
+use crate::api::answer::Answer;
 use crate::api::driver::Driver;
 use crate::api::graph::NodeKind;
 use crate::api::objects::Stream;
@@ -19,7 +19,7 @@ pub(crate) fn submit(driver: &Driver, stream: &Arc<Stream>, work: NodeKind) -> A
             capture.add(stream.captured(), work).map(|_| ())
         }
         None => {
-            let _submission = driver.submission();
+            let _submission = driver.stalls.submission();
             let priority = work.own_priority().unwrap_or(stream.priority());
             let ops = work.ops(driver, priority)?;
             Ok(driver.engine.enqueue_all(stream.id, ops)?)

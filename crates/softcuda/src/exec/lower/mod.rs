@@ -25,8 +25,7 @@ use std::collections::HashMap;
 use super::code::{FillValue, OpFn, Special, Width};
 use super::ir::{GuardReg, Inst, Ir, Kind, VReg, VRegInfo};
 use super::simd::{Body, SimdLevel, pick, plain};
-use super::symbols::register_params;
-use crate::ptx::{self, FunctionKind, Instruction, OperandRange, Statement, Type};
+use crate::ptx::{self, FunctionKind, Instruction, OperandRange, Space, Statement, Type, Variable};
 use names::{Names, Symbol};
 use opcode::Opcode;
 
@@ -55,6 +54,15 @@ pub(super) enum ModuleSymbol {
     Function(usize),
     /// A declared function that no module defines.
     External,
+}
+
+/// Types of parameters of which some are registers; empty when all travel by `.param` variables,
+/// which say themselves how wide they are.
+pub(super) fn register_params(params: &[Variable<'_>]) -> Box<[Type]> {
+    match params.iter().any(|param| param.space == Space::Reg) {
+        true => params.iter().map(|param| param.ty).collect(),
+        false => Box::default(),
+    }
 }
 
 /// Shared memory of one kernel, laid out as its functions are lowered.

@@ -1,9 +1,12 @@
-//! Device errors as driver API codes.
+//! What driver functions come to, and device errors as their codes.
 
 use cuda_abi::types::CUresult;
 
 use crate::device::error::DeviceError;
 use crate::device::fault::Sticky;
+
+/// What a driver function comes to.
+pub(crate) type Answer<T = ()> = Result<T, CUresult>;
 
 impl From<Sticky> for CUresult {
     fn from(sticky: Sticky) -> Self {

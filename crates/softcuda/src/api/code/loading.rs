@@ -1,218 +1,18 @@
 //! Modules, libraries and kernels: PTX made executable in a context.
 
 use std::collections::HashMap;
-use std::ffi::{CString, c_void};
-use std::sync::atomic::{AtomicI32, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::ffi::CString;
+use std::sync::{Arc, Mutex, PoisonError};
 
-use cuda_abi::image::{Accepts, Code, Image, Target};
 use cuda_abi::types::{CUfunction, CUkernel, CUmodule, CUresult};
 
-use crate::api::Answer;
+use super::image::{PtxTexts, Refusal};
+use crate::api::answer::Answer;
 use crate::api::driver::Driver;
-use crate::api::objects::Context;
+use crate::api::objects::{Context, Function, FunctionSettings, Global, Kernel, Library, Module};
 use crate::api::table::fresh_handle;
 use crate::device::memory::{AllocationKind, touch};
-use crate::device::properties::limits;
-use crate::exec::{self, GlobalSpace, KernelError, LoadEnv, LoadError, Program};
-
-/// PTX texts that together make one program.
-#[derive(Debug, Clone)]
-pub(crate) struct PtxTexts(pub(crate) Vec<String>);
-
-/// Why an image did not load: the code, and a text for the JIT's error log.
-#[derive(Debug, Clone)]
-pub(crate) struct Refusal {
-    pub(crate) code: CUresult,
-    pub(crate) log: String,
-}
-
-impl Refusal {
-    fn new(code: CUresult, reason: impl std::fmt::Display) -> Self {
-        Refusal { code, log: format!("softcuda: {reason}") }
-    }
-}
-
-impl PtxTexts {
-    /// The PTX of an image at an address (fatbin wrapper, fatbin, PTX text).
-    ///
-    /// # Safety
-    /// `image` points to an image as for `cuModuleLoadData`.
-    pub(crate) unsafe fn from_pointer(
-        driver: &Driver,
-        image: *const c_void,
-    ) -> Result<Self, Refusal> {
-        if image.is_null() {
-            return Err(Refusal::new(CUresult::ERROR_INVALID_VALUE, "the image's address is NULL"));
-        }
-        // SAFETY: by the caller's promise; the texts are copied before this returns.
-        let image = unsafe { Image::from_pointer(image) };
-        let image = image.map_err(|error| Refusal::new(error.result(), error))?;
-        Self::from_image(driver, &image)
-    }
-
-    /// The PTX of an image in a slice.
-    pub(crate) fn from_bytes(driver: &Driver, bytes: &[u8]) -> Result<Self, Refusal> {
-        let image = Image::parse(bytes).map_err(|error| Refusal::new(error.result(), error))?;
-        Self::from_image(driver, &image)
-    }
-
-    fn from_image(driver: &Driver, image: &Image<'_>) -> Result<Self, Refusal> {
-        let (major, minor) = driver.config.compute_capability;
-        let target = Target { major, minor, accepts: Accepts::PtxOnly };
-        let codes = match image.choose(target) {
-            Ok(code) => vec![code],
-            Err(error) => match image.relocatable_ptx(target) {
-                Ok(codes) if !codes.is_empty() => codes,
-                _ => return Err(Refusal::new(error.result(), error)),
-            },
-        };
-        let text = |code: &Code<'_>| match code {
-            Code::Ptx(bytes) => String::from_utf8(bytes.to_vec())
-                .map_err(|_| Refusal::new(CUresult::ERROR_INVALID_PTX, "ptx text is not UTF-8")),
-            Code::Elf(_) | Code::Fatbin(_) => Err(Refusal::new(
-                CUresult::ERROR_NO_BINARY_FOR_GPU,
-                "machine code cannot be executed, only ptx",
-            )),
-        };
-        let texts = codes.iter().map(text).collect::<Result<Vec<String>, _>>()?;
-        // What the linker put together comes apart again.
-        let parts = texts.iter().flat_map(|text| text.split(super::link::SEPARATOR));
-        Ok(PtxTexts(parts.map(str::to_owned).collect()))
-    }
-
-    /// Parses and links the texts.
-    pub(crate) fn load(&self, driver: &Driver) -> Result<Program, Refusal> {
-        let env = LoadEnv {
-            compute_capability: driver.config.compute_capability,
-            simd: driver.config.simd,
-        };
-        let texts: Vec<&str> = self.0.iter().map(String::as_str).collect();
-        Program::link(&texts, &env).map_err(|error| {
-            let code = match error {
-                LoadError::Parse(_) | LoadError::Symbol { .. } => CUresult::ERROR_INVALID_PTX,
-                LoadError::Target { .. } | LoadError::AddressSize(_) => {
-                    CUresult::ERROR_NO_BINARY_FOR_GPU
-                }
-            };
-            Refusal::new(code, error)
-        })
-    }
-}
-
-/// A module-scope variable in a context.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Global {
-    pub(crate) address: u64,
-    pub(crate) size_bytes: u64,
-}
-
-/// A program loaded into a context.
-#[derive(Debug)]
-pub(crate) struct Module {
-    pub(crate) handle: CUmodule,
-    pub(crate) context_id: u64,
-    program: Program,
-    globals: HashMap<String, Global>,
-    /// Allocations that unloading frees.
-    owned: Vec<u64>,
-    functions: Mutex<HashMap<String, Arc<Function>>>,
-}
-
-/// A kernel in a module: `CUfunction`.
-#[derive(Debug)]
-pub(crate) struct Function {
-    pub(crate) handle: CUfunction,
-    pub(crate) module: CUmodule,
-    context_id: u64,
-    pub(crate) kernel: Arc<exec::Kernel>,
-    pub(crate) name: CString,
-    pub(crate) settings: Arc<FunctionSettings>,
-}
-
-/// What programs can set on a function or kernel.
-#[derive(Debug)]
-pub(crate) struct FunctionSettings {
-    max_dynamic_shared_bytes: AtomicI32,
-    carveout: AtomicI32,
-    nonportable_cluster: AtomicI32,
-    cluster_policy: AtomicI32,
-    cluster: [AtomicI32; 3],
-}
-
-/// A kernel of a library, whatever the context: `CUkernel`.
-#[derive(Debug)]
-pub(crate) struct Kernel {
-    pub(crate) handle: CUkernel,
-    pub(crate) library: usize,
-    pub(crate) name: CString,
-    settings: Arc<FunctionSettings>,
-}
-
-/// A library: an image that is loaded into contexts as they need it.
-#[derive(Debug)]
-pub(crate) struct Library {
-    texts: PtxTexts,
-    /// By the engine's context number.
-    modules: Mutex<HashMap<u64, Arc<Module>>>,
-    kernels: Mutex<HashMap<String, Arc<Kernel>>>,
-    /// For questions that no context is needed for; its globals have no addresses.
-    probe: OnceLock<Program>,
-    /// `.managed` variables, which all contexts share; placed on first use.
-    managed: OnceLock<HashMap<String, Global>>,
-}
-
-impl Default for FunctionSettings {
-    fn default() -> Self {
-        FunctionSettings {
-            max_dynamic_shared_bytes: AtomicI32::new(-1),
-            carveout: AtomicI32::new(-1),
-            nonportable_cluster: AtomicI32::new(0),
-            cluster_policy: AtomicI32::new(0),
-            cluster: [const { AtomicI32::new(0) }; 3],
-        }
-    }
-}
-
-/// A settable attribute.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Setting {
-    MaxDynamicShared,
-    Carveout,
-    NonportableCluster,
-    ClusterPolicy,
-    Cluster(usize),
-}
-
-impl FunctionSettings {
-    fn cell(&self, setting: Setting) -> &AtomicI32 {
-        match setting {
-            Setting::MaxDynamicShared => &self.max_dynamic_shared_bytes,
-            Setting::Carveout => &self.carveout,
-            Setting::NonportableCluster => &self.nonportable_cluster,
-            Setting::ClusterPolicy => &self.cluster_policy,
-            Setting::Cluster(axis) => &self.cluster[axis.min(2)],
-        }
-    }
-
-    pub(crate) fn get(&self, setting: Setting) -> i32 {
-        // Relaxed: independent values.
-        self.cell(setting).load(Ordering::Relaxed)
-    }
-
-    pub(crate) fn set(&self, setting: Setting, value: i32) {
-        // Relaxed: as in `get`.
-        self.cell(setting).store(value, Ordering::Relaxed);
-    }
-
-    /// Dynamic shared memory that a launch may ask for, bytes.
-    pub(crate) fn max_dynamic_shared_bytes(&self, kernel: &exec::Kernel) -> u32 {
-        match u32::try_from(self.get(Setting::MaxDynamicShared)) {
-            Ok(set) => set,
-            Err(_) => limits::SHARED_PER_BLOCK.saturating_sub(kernel.static_shared_bytes),
-        }
-    }
-}
+use crate::exec::{self, GlobalSpace, KernelError, Program};
 
 impl Module {
     /// Loads a program into a context and registers the module's handle. Variables in `shared` are
@@ -223,7 +23,7 @@ impl Module {
         texts: &PtxTexts,
         shared: &HashMap<String, Global>,
     ) -> Result<Arc<Self>, Refusal> {
-        let mut program = texts.load(driver)?;
+        let mut program = texts.load(&driver.config)?;
         let _stall = driver.wait_if_stalling(context.id);
         let mut owned = Vec::new();
         let placed = place_globals(driver, context, &mut program, shared, &mut owned);
@@ -282,34 +82,9 @@ impl Module {
         driver.functions.insert(function.handle.0, function.clone());
         Ok(function)
     }
-
-    pub(crate) fn kernel_names(&self) -> Vec<String> {
-        self.program.kernel_names()
-    }
-
-    /// The variable of a name, or 500.
-    pub(crate) fn global(&self, name: &str) -> Answer<Global> {
-        self.globals.get(name).copied().ok_or(CUresult::ERROR_NOT_FOUND)
-    }
-}
-
-impl Function {
-    pub(crate) fn context_id(&self) -> u64 {
-        self.context_id
-    }
 }
 
 impl Library {
-    pub(crate) fn new(texts: PtxTexts) -> Self {
-        Library {
-            texts,
-            modules: Mutex::default(),
-            kernels: Mutex::default(),
-            probe: OnceLock::new(),
-            managed: OnceLock::new(),
-        }
-    }
-
     /// The library's module in a context, loaded on first use.
     pub(crate) fn module(&self, driver: &Driver, context: &Context) -> Answer<Arc<Module>> {
         let mut modules = self.modules.lock().unwrap_or_else(PoisonError::into_inner);
@@ -325,7 +100,7 @@ impl Library {
     /// Checks the PTX now, as loading does, and keeps it for questions without a context.
     pub(crate) fn probe(&self, driver: &Driver) -> Result<&Program, Refusal> {
         if self.probe.get().is_none() {
-            let mut program = self.texts.load(driver)?;
+            let mut program = self.texts.load(&driver.config)?;
             let addresses = vec![0; program.globals().len()];
             program.bind(&addresses);
             let _ = self.probe.set(program);
@@ -402,14 +177,6 @@ impl Library {
 }
 
 impl Kernel {
-    pub(crate) fn name(&self) -> &str {
-        self.name.to_str().unwrap_or_default()
-    }
-
-    pub(crate) fn settings(&self) -> &FunctionSettings {
-        &self.settings
-    }
-
     /// The kernel's function in a context.
     pub(crate) fn function(&self, driver: &Driver, context: &Context) -> Answer<Arc<Function>> {
         let library = driver.libraries.get(self.library)?;

@@ -6,9 +6,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::api::Answer;
-use crate::api::driver::Driver;
-use crate::api::objects::Context;
+use crate::api::answer::Answer;
 use crate::device::memory::{AddressSpace, AllocationKind, Physical};
 use crate::device::ops::{Condition, Op, Step, Task, Width};
 
@@ -32,17 +30,17 @@ pub(crate) struct SharedEvent {
 
 impl SharedEvent {
     /// A page of an event that was never recorded.
-    pub(crate) fn new(driver: &Driver, context: &Context) -> Answer<Arc<Self>> {
+    pub(crate) fn new(space: &Arc<AddressSpace>, device: u32) -> Answer<Arc<Self>> {
         let kind = AllocationKind::Host { flags: 0 };
-        // Of no context: others may outlive this one.
-        let address = driver.space.allocate_host(PAGE_BYTES, kind, context.device, 0)?;
-        Ok(Arc::new(SharedEvent { space: driver.space.clone(), address }))
+        // Of no context: others may outlive the one that made it.
+        let address = space.allocate_host(PAGE_BYTES, kind, device, 0)?;
+        Ok(Arc::new(SharedEvent { space: space.clone(), address }))
     }
 
     /// The page of another process's event.
-    pub(crate) fn import(driver: &Driver, _context: &Context, page: Physical) -> Answer<Arc<Self>> {
-        let address = driver.space.map_imported(page)?;
-        Ok(Arc::new(SharedEvent { space: driver.space.clone(), address }))
+    pub(crate) fn import(space: &Arc<AddressSpace>, page: Physical) -> Answer<Arc<Self>> {
+        let address = space.map_imported(page)?;
+        Ok(Arc::new(SharedEvent { space: space.clone(), address }))
     }
 
     /// Where the page is.

@@ -1,21 +1,16 @@
-//! What handles stand for: contexts, streams, events. Modules and kernels are in `module_image`.
+//! Contexts: what their handles stand for.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::ThreadId;
 
-use cuda_abi::graph::capture::{self, LegacyOrder, Point};
 use cuda_abi::types::{CUcontext, CUgreenCtx};
 
-use super::Answer;
-use super::graph::Graph;
-use crate::api::stream::shared_event::SharedEvent;
-use crate::api::stream::stream_attributes::StoredValue;
+use super::stream::Stream;
+use crate::api::answer::Answer;
 use crate::device::engine::{Engine, StreamKind};
 use crate::device::grid::SmMask;
-use crate::device::marker::Marker;
-use crate::device::ops::Op;
 use crate::device::services::ContextServices;
 
 /// How a context came to be.
@@ -79,168 +74,6 @@ impl Default for ContextSettings {
             cache_config: 0,
             shared_config: 0,
         }
-    }
-}
-
-/// A stream.
-#[derive(Debug)]
-pub(crate) struct Stream {
-    /// The engine's number.
-    pub(crate) id: u64,
-    /// Handle of its context.
-    pub(crate) context: CUcontext,
-    pub(crate) context_id: u64,
-    pub(crate) kind: StreamKind,
-    priority: AtomicI32,
-    pub(crate) mask: SmMask,
-    /// What programs have set, by attribute.
-    attributes: Mutex<HashMap<u32, StoredValue>>,
-}
-
-impl Stream {
-    /// A stream of a context, which the engine knows as `id`.
-    pub(crate) fn new(
-        id: u64,
-        (context, context_id): (CUcontext, u64),
-        kind: StreamKind,
-        priority: i32,
-        mask: SmMask,
-    ) -> Self {
-        Stream {
-            id,
-            context,
-            context_id,
-            kind,
-            priority: AtomicI32::new(priority),
-            mask,
-            attributes: Mutex::default(),
-        }
-    }
-
-    /// Smaller goes first.
-    pub(crate) fn priority(&self) -> i32 {
-        // Relaxed: a number alone.
-        self.priority.load(Ordering::Relaxed)
-    }
-
-    pub(crate) fn set_priority(&self, priority: i32) {
-        // Relaxed: as in `priority`.
-        self.priority.store(priority, Ordering::Relaxed);
-    }
-
-    pub(crate) fn attribute(&self, id: u32) -> Option<StoredValue> {
-        self.attributes.lock().unwrap_or_else(PoisonError::into_inner).get(&id).copied()
-    }
-
-    pub(crate) fn set_attribute(&self, id: u32, value: StoredValue) {
-        self.attributes.lock().unwrap_or_else(PoisonError::into_inner).insert(id, value);
-    }
-
-    /// Takes another stream's attributes over.
-    pub(crate) fn copy_attributes(&self, from: &Self) {
-        let copied = from.attributes.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        *self.attributes.lock().unwrap_or_else(PoisonError::into_inner) = copied;
-    }
-
-    /// What captures know it by.
-    pub(crate) fn captured(&self) -> capture::Stream {
-        let ordering = match self.kind {
-            StreamKind::Legacy => LegacyOrder::Itself,
-            StreamKind::Blocking => LegacyOrder::Blocking,
-            StreamKind::NonBlocking => LegacyOrder::NonBlocking,
-        };
-        capture::Stream { id: self.id, context: self.context_id, ordering }
-    }
-}
-
-/// Flag of events without times.
-pub(crate) const NO_TIMING: u32 = 2;
-/// Flag of events that other processes see; needs the one before.
-pub(crate) const INTERPROCESS: u32 = 4;
-
-/// An event: flags and the point it was last recorded at.
-#[derive(Debug)]
-pub(crate) struct Event {
-    pub(crate) context_id: u64,
-    pub(crate) flags: u32,
-    recorded: Mutex<Recorded>,
-    /// Of events that other processes see.
-    shared: Option<Arc<SharedEvent>>,
-}
-
-/// Where an event was last recorded.
-#[derive(Debug, Clone, Default)]
-pub(crate) enum Recorded {
-    #[default]
-    Never,
-    At(Arc<Marker>),
-    /// In a capture.
-    Captured(Point<Graph>),
-}
-
-impl Event {
-    /// An event that was never recorded.
-    pub(crate) fn new(context: &Context, flags: u32) -> Self {
-        Event { context_id: context.id, flags, recorded: Mutex::default(), shared: None }
-    }
-
-    /// An event that several processes record and wait for.
-    pub(crate) fn new_shared(context: &Context, shared: Arc<SharedEvent>) -> Self {
-        Event { shared: Some(shared), ..Event::new(context, INTERPROCESS | NO_TIMING) }
-    }
-
-    /// What other processes see of it.
-    pub(crate) fn shared(&self) -> Option<&Arc<SharedEvent>> {
-        self.shared.as_ref()
-    }
-
-    /// The operation that waits for the last record, if there is something to wait for.
-    pub(crate) fn wait_op(&self) -> Option<Op> {
-        match &self.shared {
-            Some(shared) => shared.wait_op(),
-            None => self.marker().map(Op::Wait),
-        }
-    }
-
-    /// The operations of a record whose marker this is.
-    pub(crate) fn record_ops(&self, marker: Arc<Marker>) -> Vec<Op> {
-        let raise = self.shared.as_ref().map(SharedEvent::record_op);
-        std::iter::once(Op::Record(marker)).chain(raise).collect()
-    }
-
-    /// Where it was last recorded.
-    pub(crate) fn recorded(&self) -> Recorded {
-        self.recorded.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    /// The same, as captures see it.
-    pub(crate) fn captured(&self) -> capture::Recorded<Graph> {
-        match self.recorded() {
-            Recorded::Never => capture::Recorded::Never,
-            Recorded::At(_) => capture::Recorded::Outside,
-            Recorded::Captured(point) => capture::Recorded::Captured(point),
-        }
-    }
-
-    /// The marker of the last record, if there was one outside captures.
-    pub(crate) fn marker(&self) -> Option<Arc<Marker>> {
-        match self.recorded() {
-            Recorded::At(marker) => Some(marker),
-            _ => None,
-        }
-    }
-
-    pub(crate) fn set_recorded(&self, recorded: Recorded) {
-        *self.recorded.lock().unwrap_or_else(PoisonError::into_inner) = recorded;
-    }
-
-    /// Records it where `enqueue` puts the marker; two records do not overtake each other.
-    pub(crate) fn record(&self, enqueue: impl FnOnce(Arc<Marker>) -> Answer) -> Answer {
-        let marker = Arc::new(Marker::default());
-        let mut recorded = self.recorded.lock().unwrap_or_else(PoisonError::into_inner);
-        enqueue(marker.clone())?;
-        *recorded = Recorded::At(marker);
-        Ok(())
     }
 }
 
@@ -356,5 +189,15 @@ impl Context {
     /// Changes settings under their lock.
     pub(crate) fn set<T>(&self, change: impl FnOnce(&mut ContextSettings) -> T) -> T {
         change(&mut self.settings.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Whether it is a green one.
+    pub(crate) fn is_green(&self) -> bool {
+        matches!(self.kind, ContextKind::Green(_))
+    }
+
+    /// Whether it has some of the SMs only: what clusters fit then depends on which ones.
+    pub(crate) fn is_cut(&self) -> bool {
+        self.is_green() && self.mask.count() < self.services.sm_count
     }
 }
