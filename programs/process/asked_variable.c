@@ -238,8 +238,6 @@ int main(void) {
             load();
         } else
             said = "what?";
-        /* Until the server's thread has come round, it counts as at work on the last copy, and another client's fault costs it. */
-        CALL(cuCtxSynchronize);
         answer(said);
     }
     return 0;

@@ -144,6 +144,11 @@ fn a_fault_of_another_client_leaves_the_address_right() -> Result<()> {
     client.must("copies 1")?;
     let mut faults = 0;
     let mut fault = || {
+        wait::until("the variables are saved", PATIENCE, || {
+            daemon.snapshot().is_ok_and(|it| {
+                it.clients.iter().flat_map(|one| &one.devices).all(|device| !device.unsaved)
+            })
+        })?;
         let mut faulty = daemon.puppet()?;
         faulty.must("open")?;
         faulty.expect("fault", "error 700")?;

@@ -31,9 +31,56 @@ struct Words {
     /// One of [`SERVES`], [`ASKED`] and [`AT_REST`].
     rest: AtomicU32,
     streams: AtomicU32,
-    /// By slot: the last signal, doubled, and one more if work was submitted since.
+    /// By slot: the bits of a [`Work`].
     work: [AtomicU64; STREAM_SLOTS],
 }
+
+/// What a stream has submitted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Work {
+    /// Something that no signal comes after.
+    Unsignalled,
+    /// Nothing after this signal.
+    Signalled(u64),
+    /// Nothing that a signal of another stream does not come after, of this value or a greater one.
+    Before { other: u32, signal: u64 },
+}
+
+impl Work {
+    const BEFORE: u64 = 1 << 63;
+    const UNSIGNALLED: u64 = 1;
+    /// Of the other stream's slot, above the signal.
+    const SLOT_SHIFT: u32 = 48;
+
+    /// A signal above which the slot does not fit is left out, which is on the safe side; streams
+    /// do not come near.
+    #[inline]
+    fn to_bits(self) -> u64 {
+        match self {
+            Self::Signalled(signal) => signal << 1,
+            Self::Before { other, signal } if signal >> Self::SLOT_SHIFT == 0 => {
+                Self::BEFORE | u64::from(other) << Self::SLOT_SHIFT | signal
+            }
+            Self::Unsignalled | Self::Before { .. } => Self::UNSIGNALLED,
+        }
+    }
+
+    fn from_bits(bits: u64) -> Self {
+        match bits {
+            _ if bits & Self::BEFORE != 0 => Self::Before {
+                other: (bits >> Self::SLOT_SHIFT) as u32 % STREAM_SLOTS as u32,
+                signal: bits & ((1 << Self::SLOT_SHIFT) - 1),
+            },
+            _ if bits & Self::UNSIGNALLED != 0 => Self::Unsignalled,
+            _ => Self::Signalled(bits >> 1),
+        }
+    }
+}
+
+const _: () = assert!(STREAM_SLOTS.is_power_of_two() && STREAM_SLOTS <= 1 << 15);
+/// What a stream has submitted comes before a signal of another's, and what that one has before a
+/// third one's: a blocking stream, a default one, a blocking one.
+const MOST_BEFORE: usize = 2;
 
 /// The session does what its client asks for.
 const SERVES: u32 = 0;
@@ -130,23 +177,28 @@ impl Standing {
         Some(self.words().in_hand.load(Ordering::Relaxed) as u16).filter(|opcode| *opcode != 0)
     }
 
-    /// A stream has submitted something after its last signal, whose value this is.
+    /// A stream has submitted something after its last signal.
     #[inline]
-    pub fn note_submitted(&self, slot: u32, last_signal: u64) {
-        self.note_stream(slot, last_signal << 1 | 1);
+    pub fn note_submitted(&self, slot: u32) {
+        self.note_stream(slot, Work::UNSIGNALLED);
     }
 
-    /// A stream has submitted nothing after its last signal.
+    /// A stream has submitted nothing after its last signal, whose value this is.
     #[inline]
     pub fn note_signalled(&self, slot: u32, last_signal: u64) {
-        self.note_stream(slot, last_signal << 1);
+        self.note_stream(slot, Work::Signalled(last_signal).to_bits());
+    }
+
+    /// Whatever a stream has submitted comes before the signals of another one, from this value on.
+    pub fn note_before(&self, slot: u32, other: u32, signal: u64) {
+        self.note_stream(slot, Work::Before { other, signal }.to_bits());
     }
 
     #[inline]
-    fn note_stream(&self, slot: u32, work: u64) {
+    fn note_stream(&self, slot: u32, work_bits: u64) {
         let words = self.words();
         if let Some(word) = words.work.get(slot as usize) {
-            word.store(work, Ordering::Relaxed);
+            word.store(work_bits, Ordering::Relaxed);
             // One thread writes.
             if words.streams.load(Ordering::Relaxed) <= slot {
                 words.streams.store(slot + 1, Ordering::Relaxed);
@@ -187,11 +239,27 @@ impl Standing {
     pub fn in_flight(&self, completed: impl Fn(u32) -> u64) -> bool {
         let words = self.words();
         let streams = words.streams.load(Ordering::Relaxed).min(STREAM_SLOTS as u32);
-        let has_work = |slot: u32| {
-            let word = words.work[slot as usize].load(Ordering::Relaxed);
-            word & 1 != 0 || completed(slot) < word >> 1
+        let has_work = |slot: u32| match self.work(slot) {
+            Work::Unsignalled => true,
+            Work::Signalled(signal) => completed(slot) < signal,
+            // What the other stream's word says of a third one was noted later, so it holds for the
+            // first one as well.
+            before => {
+                let followed = std::iter::successors(Some(before), |&work| match work {
+                    Work::Before { other, .. } => Some(self.work(other)),
+                    _ => None,
+                });
+                !followed.take(MOST_BEFORE).any(|work| match work {
+                    Work::Before { other, signal } => completed(other) >= signal,
+                    _ => false,
+                })
+            }
         };
         self.has_work_apart() || (0..streams).any(has_work)
+    }
+
+    fn work(&self, slot: u32) -> Work {
+        Work::from_bits(self.words().work[slot as usize].load(Ordering::Relaxed))
     }
 
     /// The session goes on where another file says that it stands, with nothing in flight.
@@ -247,7 +315,7 @@ mod tests {
     fn work_is_in_flight_until_its_signal_is_reached() {
         let standing = standing();
         assert!(!standing.in_flight(|_| 0));
-        standing.note_submitted(3, 0);
+        standing.note_submitted(3);
         assert!(standing.in_flight(|_| 100), "no signal was asked for");
         standing.note_signalled(3, 7);
         assert!(standing.in_flight(|slot| if slot == 3 { 6 } else { 100 }));
@@ -259,6 +327,27 @@ mod tests {
         standing.note_held(1);
         standing.note_rest();
         assert!(!standing.in_flight(|_| 0) && standing.is_at_rest());
+    }
+
+    #[test]
+    fn work_before_another_streams_signal_ends_with_that() {
+        let standing = standing();
+        standing.note_signalled(0, 4);
+        standing.note_before(1, 0, 5);
+        assert!(standing.in_flight(|_| 4));
+        assert!(!standing.in_flight(|slot| if slot == 0 { 5 } else { 0 }));
+        standing.note_submitted(0);
+        assert!(standing.in_flight(|_| 5), "the other one's own work");
+        standing.note_before(0, 2, 1);
+        assert!(standing.in_flight(|_| 0));
+        assert!(!standing.in_flight(|slot| u64::from(slot == 2)), "and through it the first one's");
+        standing.note_submitted(1);
+        assert!(standing.in_flight(|_| 100));
+        standing.note_before(1, 0, 1 << 48);
+        assert!(standing.in_flight(|_| u64::MAX), "no room for such a value");
+        let last = STREAM_SLOTS as u32 - 1;
+        let work = Work::Before { other: last, signal: (1 << 48) - 1 };
+        assert_eq!(Work::from_bits(work.to_bits()), work);
     }
 
     #[test]

@@ -121,7 +121,7 @@ fn where_a_session_stands_is_a_few_words_for_each_command() {
     let all = || {
         for position in (1..=TIMES).map(|time| 16 * time) {
             standing.begin(Opcode::Launch as u16);
-            standing.note_submitted(0, position);
+            standing.note_submitted(0);
             standing.commit(position);
         }
     };

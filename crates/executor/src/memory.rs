@@ -102,7 +102,7 @@ pub(crate) struct Memory {
     /// Those of variables that may be elsewhere than the client was told.
     pub(crate) followed: FollowedAddresses,
     /// All regions: what images may be read from.
-    readable: Ranges,
+    pub(crate) readable: Ranges,
 }
 
 impl Memory {

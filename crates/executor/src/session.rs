@@ -18,6 +18,8 @@ pub(crate) mod session_handle;
 pub(crate) mod session_opening;
 pub(crate) mod state;
 pub(crate) mod teardown;
+#[cfg(test)]
+mod tests;
 
 use crate::recovery::relocation::Due;
 use crate::recovery::replay::Past;
@@ -431,11 +433,20 @@ impl Session {
                 return Ok(Step::Held);
             }
             let Some(Deferred { header, body }) = self.state.take_held(slot) else { break };
+            let signals = signals(opcode);
+            if signals {
+                // Whoever sees it may have waited for the last that was held.
+                self.state.streams.expect_signal(slot);
+                self.state.standing.note_held(self.state.holding.len());
+            }
             let result = match self.state.ended() {
                 Some(code) => Err(Failure::Cuda(code)),
                 None => self.state.execute(&Command { header, body: &body }),
             };
             self.finish(header, result)?;
+            if signals {
+                self.state.streams.end_expectation(slot);
+            }
             self.state.standing.note_held(self.state.holding.len());
             self.give_answer();
         }
@@ -501,6 +512,12 @@ fn facts_of(opcode: u16) -> Option<&'static Facts> {
 /// Whether such a command waits for credit.
 fn launches(opcode: u16) -> bool {
     facts_of(opcode).is_some_and(|facts| facts.does.launches())
+}
+
+/// Whether a client sees by a completion word that such a command is done.
+fn signals(opcode: u16) -> bool {
+    let opcode = Opcode::from_number(opcode);
+    matches!(opcode, Some(Opcode::Signal | Opcode::EventRecord))
 }
 
 /// What came of looking for a command.

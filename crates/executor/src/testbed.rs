@@ -7,8 +7,8 @@
 mod driver;
 
 pub(crate) use driver::{
-    LOADED_VALUE, Takes, Work, graphs, hide_variables, loaded, mapping_calls, refuse_next_graph,
-    set_work, submitted, take, unloaded,
+    LOADED_VALUE, Takes, Work, graphs, hide_variables, loaded, mapping_calls, observe_words,
+    refuse_next_graph, set_work, submitted, take, unloaded,
 };
 
 use super::Shared;
@@ -224,7 +224,12 @@ impl Client {
     }
 
     pub(crate) fn post(&mut self, opcode: Opcode, body: &[u8]) {
-        self.producer.post(opcode, NO_CALL, 0, &[body], &mut || true).unwrap();
+        self.post_call(opcode, NO_CALL, body);
+    }
+
+    /// Posts a command whose answer goes to this slot.
+    pub(crate) fn post_call(&mut self, opcode: Opcode, slot: u16, body: &[u8]) {
+        self.producer.post(opcode, slot, 0, &[body], &mut || true).unwrap();
     }
 
     /// Does what has been posted, until there is nothing or it must wait; says which.

@@ -105,6 +105,8 @@ pub(crate) struct Modules {
     live_functions: usize,
     /// How many have variables, or addresses that kernels could store.
     with_variables: usize,
+    /// Those of which the client has variables' addresses.
+    asked: Vec<u32>,
     /// Some code could allocate memory of the device's heap, whether it is still there or not.
     pub(crate) may_use_heap: bool,
     /// Where the client was told that the variable is which is to be found again next.
@@ -177,6 +179,7 @@ impl Modules {
     pub(crate) fn take_libraries(&mut self) -> Vec<(CUlibrary, Option<Origin>)> {
         self.functions.clear();
         self.live_functions = 0;
+        self.asked.clear();
         self.modules.drain().map(|(_, module)| (*module.library, module.origin)).collect()
     }
 }
@@ -184,10 +187,16 @@ impl Modules {
 /// What work may change variables.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Touch {
-    /// A kernel: those of its own module.
+    /// A kernel: those of its own module, and those whose addresses the client has.
     Function(u32),
-    /// A copy: those whose addresses the client has.
-    Known,
+    /// What writes so many bytes to memory at an address that the client names: those that lie
+    /// there.
+    Written {
+        /// As the client was told.
+        address: u64,
+        /// From there on.
+        size_bytes: u64,
+    },
     /// A graph: all.
     All,
 }

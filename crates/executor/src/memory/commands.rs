@@ -170,9 +170,11 @@ impl State {
 
     pub(crate) fn stream_write_value(&mut self, wanted: StreamWriteValue) -> Result<(), Failure> {
         let StreamWriteValue { stream, value_bytes, address, value, flags, .. } = wanted;
-        let address = self.reach(address, value_bytes.into())?;
+        let size_bytes = u64::from(value_bytes);
+        let written = Touch::Written { address, size_bytes };
+        let address = self.reach(address, size_bytes)?;
         let stream = self.stream_for_work(stream)?;
-        self.touch_variables(Touch::Known);
+        self.touch_variables(written);
         let driver = self.driver();
         // SAFETY: a live stream of this session and an address of its client.
         self.check(unsafe {

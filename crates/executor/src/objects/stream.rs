@@ -197,13 +197,12 @@ impl Streams {
     pub(crate) fn for_work(&mut self, context: &Context, slot: u32) -> Result<CUstream, Failure> {
         let stream = self.open_slot(slot)?;
         stream.unsignalled = true;
-        let (handle, last_signal) = (stream.handle, stream.last_signal);
-        let kind = stream.kind;
-        self.standing.note_submitted(slot, last_signal);
+        let (handle, kind, next_signal) = (stream.handle, stream.kind, stream.last_signal + 1);
+        self.standing.note_submitted(slot);
         match kind {
             Kind::NonBlocking => Ok(handle),
             Kind::Default => {
-                self.join_into_default(context, slot, handle)?;
+                self.join_into_default(context, slot, handle, next_signal)?;
                 if let Some(domain) = self.domain(slot) {
                     domain.work += 1;
                 }
@@ -258,11 +257,13 @@ impl Streams {
     ) -> Result<CUstream, Failure> {
         let stream = self.open_slot(slot)?;
         stream.unsignalled = false;
+        // One that is done again says nothing of what is new.
+        let next_signal = value.max(stream.last_signal + 1);
         stream.last_signal = value;
         let (handle, kind) = (stream.handle, stream.kind);
         self.standing.note_signalled(slot, value);
         if kind == Kind::Default {
-            self.join_into_default(context, slot, handle)?;
+            self.join_into_default(context, slot, handle, next_signal)?;
         }
         Ok(handle)
     }
@@ -272,7 +273,28 @@ impl Streams {
         if let Ok(stream) = self.open_slot(slot) {
             stream.unsignalled = true;
             stream.last_signal = before;
-            self.standing.note_submitted(slot, before);
+            self.standing.note_submitted(slot);
+        }
+    }
+
+    /// A signal of a slot that was held is about to be done: the slot counts as at work.
+    pub(crate) fn expect_signal(&self, slot: u32) {
+        self.standing.note_submitted(slot);
+    }
+
+    /// After [`Self::expect_signal`], whether it was done or refused.
+    pub(crate) fn end_expectation(&self, slot: u32) {
+        match self.slot(slot) {
+            Some(stream) if stream.unsignalled => self.standing.note_submitted(slot),
+            _ => self.standing.note_signalled(slot, self.last_signal(slot)),
+        }
+    }
+
+    /// The driver says that all work of a slot has ended.
+    pub(crate) fn note_ended(&mut self, slot: u32) {
+        if let Some(stream) = self.slots.get_mut(slot as usize).and_then(Option::as_mut) {
+            stream.unsignalled = false;
+            self.standing.note_signalled(slot, stream.last_signal);
         }
     }
 

@@ -91,8 +91,8 @@ impl Session {
         Ok(())
     }
 
-    fn answer_awaited(&mut self) -> Result<(), StepError> {
-        let (state, mut wrong) = (&self.state, Ok(()));
+    pub(super) fn answer_awaited(&mut self) -> Result<(), StepError> {
+        let (state, mut wrong) = (&mut self.state, Ok(()));
         self.awaited.retain(|&(slot, stream)| {
             let result = match state.streams.handle(stream) {
                 // SAFETY: a live stream of this session: one that took the place of another waits
@@ -106,6 +106,10 @@ impl Session {
             let _ = state.context().check(result);
             if state.context().lost().is_some() {
                 return true;
+            }
+            if result.is_success() {
+                // Before its client knows.
+                state.streams.note_ended(stream);
             }
             if let Err(error) = call::answer(&state.handle.memory, slot, result.0, &[]) {
                 wrong = Err(error.into());
@@ -145,6 +149,8 @@ impl State {
     /// what only the driver has.
     pub(crate) fn look_whether_idle(&mut self) {
         if !self.flight.is_busy() {
+            // Those that could not be saved when the work had ended.
+            self.save_variables();
             return self.save_arrays();
         }
         if self.has_ended() {

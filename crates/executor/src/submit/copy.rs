@@ -15,10 +15,11 @@ impl State {
         if size_bytes == 0 {
             return Ok(());
         }
+        let written = (destination, size_bytes);
         let destination = self.reach(destination, size_bytes)?;
         let source = self.reach(source, size_bytes)?;
         // SAFETY: both ranges are this client's, in memory that the driver knows.
-        self.submit_copy(slot, size_bytes, |driver| unsafe {
+        self.submit_copy(slot, written, size_bytes, |driver| unsafe {
             driver.cuMemcpyAsync(destination, source, size_bytes as usize, stream)
         })
     }
@@ -48,7 +49,8 @@ impl State {
         let destination = self.reach(wanted.destination, to_bytes)?;
         let source = self.reach(wanted.source, from_bytes)?;
         let copied_bytes = width_bytes.saturating_mul(height).saturating_mul(depth);
-        self.submit_copy(wanted.stream, copied_bytes, |driver| {
+        let written = (wanted.destination, to_bytes);
+        self.submit_copy(wanted.stream, written, copied_bytes, |driver| {
             let mut copies = (0..depth).map(|slice| {
                 let copy = CUDA_MEMCPY2D {
                     srcMemoryType: CUmemorytype::UNIFIED,
@@ -88,10 +90,11 @@ impl State {
         }
         let row_bytes = width.checked_mul(element_bytes.into()).ok_or(INVALID)?;
         let extent = extent_bytes(row_bytes, height, 1, pitch_bytes, 0).ok_or(INVALID)?;
+        let written = (destination, extent);
         let destination = self.reach(destination, extent)?;
         let (n, pitch, rows) = (width as usize, pitch_bytes as usize, height as usize);
         // SAFETY: the extent is this client's, in memory that the driver knows.
-        self.submit_copy(slot, 0, |driver| unsafe {
+        self.submit_copy(slot, written, 0, |driver| unsafe {
             match (element_bytes, rows) {
                 (1, 1) => driver.cuMemsetD8Async(destination, value as u8, n, stream),
                 (2, 1) => driver.cuMemsetD16Async(destination, value as u16, n, stream),

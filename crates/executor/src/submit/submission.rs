@@ -66,14 +66,16 @@ impl State {
         Ok(())
     }
 
-    /// Has the driver do a copy or a fill of a stream's, by `call`; what it names was checked.
+    /// Has the driver do a copy or a fill of a stream's, by `call`, that writes so many bytes from
+    /// an address on, as the client names it; what it names was checked.
     pub(crate) fn submit_copy(
         &mut self,
         slot: u32,
+        (address, size_bytes): (u64, u64),
         copied_bytes: u64,
         call: impl FnOnce(Driver) -> CUresult,
     ) -> Result<(), Failure> {
-        self.touch_variables(Touch::Known);
+        self.touch_variables(Touch::Written { address, size_bytes });
         let _pass = self.enter(slot);
         self.check(call(self.driver()))?;
         self.counters().count_copy(copied_bytes);

@@ -37,6 +37,8 @@ std::thread_local! {
     /// Whether what this thread's driver is given changes memory; not where instructions are
     /// counted.
     static WRITES: Cell<bool> = const { Cell::new(false) };
+    /// What is done when this thread's driver has written a completion word.
+    static OBSERVER: RefCell<Option<Box<dyn FnMut()>>> = const { RefCell::new(None) };
     /// How many conditions this thread's graphs have.
     static CONDITIONS: RefCell<HashMap<usize, u64>> = RefCell::default();
     /// Whether this thread's driver refuses the next graph that it is given.
@@ -124,8 +126,16 @@ fn write_word(address: u64, value: u64) -> CUresult {
         // SAFETY: an address that the executor took from a mapping of its own, aligned, of words
         // that other threads load only.
         unsafe { word.write_volatile(value) };
+        OBSERVER.with_borrow_mut(|observer| observer.iter_mut().for_each(|observe| observe()));
     }
     CUresult::SUCCESS
+}
+
+/// From now on this thread's driver writes completion words, and `observe` is called when it has
+/// written one: when a client sees it.
+pub(crate) fn observe_words(observe: impl FnMut() + 'static) {
+    WRITES.set(true);
+    OBSERVER.set(Some(Box::new(observe)));
 }
 
 /// What has become of this thread's work when it is next looked at.
@@ -291,6 +301,15 @@ pub(super) fn table() -> DriverTable {
                                   stream: CUstream| {
             note_submission()
         }),
+        cuMemcpy2DAsync_v2: function!(|copy: *const CUDA_MEMCPY2D, stream: CUstream| {
+            note_submission()
+        }),
+        cuMemsetD8Async: function!(|to: CUdeviceptr,
+                                    value: u8,
+                                    size_bytes: usize,
+                                    stream: CUstream| {
+            note_submission()
+        }),
         cuMemcpy3DAsync_v2: function!(|copy: *const CUDA_MEMCPY3D, stream: CUstream| {
             note_submission()
         }),
@@ -369,6 +388,9 @@ pub(super) fn table() -> DriverTable {
         ),
         cuStreamQuery: function!(|stream: CUstream| look_at_work()),
         cuStreamWaitEvent: function!(|stream: CUstream, event: CUevent, flags: u32| DONE),
+        cuStreamWriteValue32_v2: function!(
+            |stream: CUstream, at: CUdeviceptr, value: cuuint32_t, flags: u32| note_submission()
+        ),
         cuStreamWriteValue64_v2: function!(
             |stream: CUstream, at: CUdeviceptr, value: cuuint64_t, flags: u32| {
                 write_word(at, value);

@@ -140,7 +140,8 @@ impl Keeper {
         let sessions = self.sessions.iter().filter(|(_, session)| session.place() == place);
         let mut target = None;
         for (&id, session) in sessions {
-            session.files.mark_ended(session.counters.history(session.counter_slot));
+            let history = session.counters.history(session.counter_slot);
+            session.files.mark_ended(history, &session.standing);
             if cause == (Cause::Killed { session: id }) {
                 target = Some(session.client);
             }

@@ -170,10 +170,14 @@ impl SessionFiles {
         }
     }
 
-    /// Marks which of the session's last calls have ended, as far as the device has said.
-    pub(crate) fn mark_ended(&self, history: &History) {
+    /// Marks which of the session's last calls have ended, as far as the device has said. All have
+    /// if nothing is in flight: of streams that others waited for, no signal of their own says so.
+    pub(crate) fn mark_ended(&self, history: &History, standing: &Standing) {
         if let Ok(words) = CompletionWords::map(self.completion.as_fd()) {
             history.mark_ended(|slot| words.completed(slot));
+        }
+        if !self.in_flight(standing) {
+            history.settle();
         }
     }
 
@@ -518,6 +522,27 @@ fn export(driver: Driver, memory: CUmemGenericAllocationHandle) -> Result<OwnedF
 #[cfg(test)]
 mod tests {
     use super::*;
+    use executor_link::history::NotedLaunch;
+    use link::wire::command::Opcode;
+
+    #[test]
+    fn launches_have_ended_where_nothing_is_in_flight() {
+        let (files, standing) =
+            SessionFiles::create(&Repeatable::default(), &Closer::default(), Owner::user(0))
+                .unwrap();
+        let page = CounterPage::create().unwrap().1;
+        let history = page.history(0);
+        let launch = NotedLaunch { kernel: "f", grid: [1; 3], block: [1; 3], shared_bytes: 0 };
+        history.launch(Opcode::Launch, 1, &launch);
+        standing.note_submitted(1);
+        let flies = || history.read(0).iter().any(|noted| noted.in_flight);
+        files.mark_ended(history, &standing);
+        assert!(flies());
+        // Another stream's signal came after it, and was reached.
+        standing.note_before(1, 0, 0);
+        files.mark_ended(history, &standing);
+        assert!(!flies());
+    }
 
     #[test]
     fn half_of_the_descriptors_are_left_for_clients_that_come() {

@@ -39,6 +39,14 @@ pub(super) enum Kept {
     Given,
 }
 
+impl AskedFor {
+    /// Whether it has any of these bytes, as the client names them.
+    pub(super) fn is_met_by(&self, address: u64, size_bytes: u64) -> bool {
+        address < self.told.saturating_add(self.size_bytes)
+            && self.told < address.saturating_add(size_bytes)
+    }
+}
+
 impl State {
     pub(crate) fn global_get(&mut self, wanted: GlobalGet, rest: &[u8]) -> Result<(), Failure> {
         let told_before = self.modules.told_before.take();
@@ -80,12 +88,12 @@ impl State {
     /// The client may name a variable that is here now: where it is told that it is.
     fn tell_address(
         &mut self,
-        module: u32,
+        number: u32,
         variable: AskedFor,
         present: u64,
     ) -> Result<u64, Failure> {
         let (told, size_bytes) = (variable.told, variable.size_bytes);
-        let Some(module) = self.modules.modules.get_mut(&module) else { return Ok(told) };
+        let Some(module) = self.modules.modules.get_mut(&number) else { return Ok(told) };
         let asked_for = &mut module.asked_for;
         if let Some(known) = asked_for.iter_mut().find(|it| it.name == variable.name) {
             return Ok(known.told);
@@ -115,6 +123,9 @@ impl State {
         }
         if is_new {
             asked_for.push(variable);
+            if !self.modules.asked.contains(&number) {
+                self.modules.asked.push(number);
+            }
         }
         Ok(told)
     }

@@ -8,38 +8,48 @@ use link::wire::layout::CALL_REPLY_BYTES;
 use std::ffi::{CStr, CString};
 use std::ptr;
 
-impl State {
-    /// Before work that may change variables, or arrays through surfaces.
-    pub(crate) fn touch_variables(&mut self, touch: Touch) {
-        if !matches!(touch, Touch::Known) {
-            self.touch_surfaces();
-        }
-        if !self.modules.have_variables() {
-            return;
-        }
-        let of = match touch {
-            Touch::Function(number) => self.modules.function(number).ok().map(|it| it.module),
-            Touch::Known | Touch::All => None,
-        };
+impl Modules {
+    /// Marks those whose variables are touched; says whether there are any.
+    fn touch(&mut self, touch: Touch) -> bool {
         let mut is_any = false;
-        let has_run = !matches!(touch, Touch::Known);
         let mut mark = |module: &mut Module| {
             let are_any = module.values.are_any();
-            module.has_run |= has_run;
             module.values.changed |= are_any;
             is_any |= are_any;
         };
-        let modules = &mut self.modules.modules;
-        match (touch, of) {
-            (Touch::Function(_), of) => {
-                of.and_then(|of| modules.get_mut(&of)).into_iter().for_each(mark)
+        let mut run = |module: &mut Module| {
+            module.has_run = true;
+            mark(module);
+        };
+        match touch {
+            Touch::Function(number) => {
+                let of = self.function(number).ok().map(|it| it.module);
+                of.and_then(|of| self.modules.get_mut(&of)).into_iter().for_each(&mut run);
             }
-            (Touch::Known, _) => {
-                modules.values_mut().filter(|module| !module.asked_for.is_empty()).for_each(mark);
-            }
-            (Touch::All, _) => modules.values_mut().for_each(&mut mark),
+            Touch::All => self.modules.values_mut().for_each(&mut run),
+            Touch::Written { .. } => {}
         }
-        if is_any {
+        for number in &self.asked {
+            let Some(module) = self.modules.get_mut(number) else { continue };
+            let is_touched = module.asked_for.iter().any(|variable| match touch {
+                Touch::Function(_) | Touch::All => variable.kept.is_some(),
+                Touch::Written { address, size_bytes } => variable.is_met_by(address, size_bytes),
+            });
+            if is_touched {
+                mark(module);
+            }
+        }
+        is_any
+    }
+}
+
+impl State {
+    /// Before work that may change variables, or arrays through surfaces.
+    pub(crate) fn touch_variables(&mut self, touch: Touch) {
+        if !matches!(touch, Touch::Written { .. }) {
+            self.touch_surfaces();
+        }
+        if self.modules.have_variables() && self.modules.touch(touch) {
             self.standing.note_variables(Saved::InPart);
         }
     }

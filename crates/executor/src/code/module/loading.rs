@@ -216,6 +216,7 @@ impl State {
             let gone = function.take_if(|function| function.module == number);
             *live_functions -= usize::from(gone.is_some());
         }
+        self.modules.asked.retain(|asked| *asked != number);
         self.forget_addresses(&module.asked_for);
         self.unloaded_in_use = in_use(&module.library);
         // What a graph names goes with the last such graph.

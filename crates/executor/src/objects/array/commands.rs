@@ -139,14 +139,15 @@ impl State {
             Depth: depth as usize,
             ..Default::default()
         };
-        let reach = |end: &ArrayEnd| {
+        let extent = |end: &ArrayEnd| {
             let slice = end.pitch_bytes.checked_mul(end.rows).ok_or(INVALID)?;
-            let extent = volume_bytes(width_bytes, height, depth, end.pitch_bytes, slice);
-            self.reach(end.address, extent.ok_or(INVALID)?)
+            volume_bytes(width_bytes, height, depth, end.pitch_bytes, slice).ok_or(INVALID)
         };
+        let mut written = (0, 0);
         if destination.array == NO_ARRAY {
+            written = (destination.address, extent(&destination)?);
             copy.dstMemoryType = CUmemorytype::UNIFIED;
-            copy.dstDevice = reach(&destination)?;
+            copy.dstDevice = self.reach(written.0, written.1)?;
             copy.dstPitch = destination.pitch_bytes as usize;
             copy.dstHeight = destination.rows as usize;
         } else {
@@ -158,7 +159,7 @@ impl State {
         }
         if source.array == NO_ARRAY {
             copy.srcMemoryType = CUmemorytype::UNIFIED;
-            copy.srcDevice = reach(&source)?;
+            copy.srcDevice = self.reach(source.address, extent(&source)?)?;
             copy.srcPitch = source.pitch_bytes as usize;
             copy.srcHeight = source.rows as usize;
         } else {
@@ -174,7 +175,7 @@ impl State {
         let copied_bytes = width_bytes.saturating_mul(height).saturating_mul(depth);
         // SAFETY: memory ends are this client's, arrays live; that a box lies in its array the
         // driver checks.
-        self.submit_copy(slot, copied_bytes, |driver| unsafe {
+        self.submit_copy(slot, written, copied_bytes, |driver| unsafe {
             driver.cuMemcpy3DAsync_v2(&copy, stream)
         })
     }

@@ -30,6 +30,7 @@ impl Streams {
         let Some(stream) = self.slots.get_mut(slot as usize).and_then(Option::as_mut) else {
             return Ok(());
         };
+        let next_signal = stream.last_signal + 1;
         let behind = std::mem::replace(&mut stream.default_seen, domain.work) != domain.work;
         // A slot that has served another default stream meanwhile may be here still.
         if stream.ahead_of.replace(default) != Some(default) && !domain.ahead.contains(&slot) {
@@ -39,6 +40,9 @@ impl Streams {
             let event = self.default_event(context, default)?;
             // SAFETY: live handles of this session.
             context.check(unsafe { context.driver().cuStreamWaitEvent(handle, event, 0) })?;
+            if self.slot(default).is_some_and(|stream| stream.unsignalled) {
+                self.standing.note_before(default, slot, next_signal);
+            }
         }
         Ok(())
     }
@@ -56,12 +60,14 @@ impl Streams {
         &mut self.domains[index]
     }
 
-    /// Makes a default stream wait for all work of its blocking streams so far.
+    /// Makes a default stream wait for all work of its blocking streams so far; its signals come
+    /// after that from `next_signal` on.
     pub(super) fn join_into_default(
         &mut self,
         context: &Context,
         default: u32,
         handle: CUstream,
+        next_signal: u64,
     ) -> Result<(), Failure> {
         let Some(domain) = domain_in(&mut self.domains, default) else { return Ok(()) };
         if domain.ahead.is_empty() {
@@ -79,6 +85,9 @@ impl Streams {
             unsafe {
                 context.check(driver.cuEventRecord(event, stream.handle))?;
                 context.check(driver.cuStreamWaitEvent(handle, event, 0))?;
+            }
+            if stream.unsignalled {
+                self.standing.note_before(slot, default, next_signal);
             }
         }
         Ok(())

@@ -6,7 +6,9 @@ use crate::testbed::{
     submitted, take,
 };
 use link::wire::array::{ArrayCopy, ArrayEnd};
-use link::wire::command::{GlobalGet, GlobalGetReply, Opcode, StreamWriteValue};
+use link::wire::command::{
+    Copy, Copy3d, Fill, GlobalGet, GlobalGetReply, Opcode, StreamWriteValue,
+};
 use link::wire::graph::{DescriptionWriter, GraphCreate, GraphLaunch};
 use std::time::{Duration, Instant};
 use zerocopy::{FromBytes, IntoBytes};
@@ -51,9 +53,8 @@ fn a_signal_goes_behind_launches_that_the_driver_refused_to_take_with_it() {
     assert_eq!(round(&mut client), 1, "together again");
 }
 
-#[test]
-fn whatever_writes_to_memory_may_change_variables() {
-    let bed = Bed::new();
+/// A client that has the address of the variable of its module 1, that address, and memory.
+fn client_with_address(bed: &Bed) -> (Client, u64, u64) {
     let mut client = bed.open();
     let [_, memory] = client.some_memory();
     let state = client.session.state();
@@ -61,24 +62,85 @@ fn whatever_writes_to_memory_may_change_variables() {
     state.reply.clear();
     state.global_get(GlobalGet { module: 1, name_bytes: 1 }, b"x").unwrap();
     let GlobalGetReply { address, .. } = GlobalGetReply::read_from_bytes(&state.reply).unwrap();
-    let end = |address| ArrayEnd { address, pitch_bytes: 8, rows: 1, ..Default::default() };
-    let copy = ArrayCopy {
-        destination: end(address),
-        source: end(memory),
-        width_bytes: 8,
+    (client, address, memory)
+}
+
+/// All that writes `bytes` bytes in `to`, some of it by what is in `from`.
+fn writes(to: u64, from: u64, bytes: u32) -> Vec<(Opcode, Vec<u8>)> {
+    let size_bytes = u64::from(bytes);
+    let copy = Copy { destination: to, source: from, size_bytes, ..Default::default() };
+    let box_copy = Copy3d {
+        destination: to,
+        source: from,
+        width_bytes: size_bytes,
         height: 1,
         depth: 1,
         ..Default::default()
     };
-    let write = StreamWriteValue { value_bytes: 8, address, ..Default::default() };
-    for (opcode, body) in
-        [(Opcode::ArrayCopy, copy.as_bytes()), (Opcode::StreamWriteValue, write.as_bytes())]
-    {
-        client.post(opcode, body);
+    let fill = Fill {
+        element_bytes: 1,
+        destination: to,
+        width: size_bytes,
+        height: 1,
+        ..Default::default()
+    };
+    let end = |address| ArrayEnd { address, pitch_bytes: 8, rows: 1, ..Default::default() };
+    let array_copy = ArrayCopy {
+        destination: end(to),
+        source: end(from),
+        width_bytes: size_bytes,
+        height: 1,
+        depth: 1,
+        ..Default::default()
+    };
+    let write = StreamWriteValue { value_bytes: bytes, address: to, ..Default::default() };
+    vec![
+        (Opcode::Copy, copy.as_bytes().to_vec()),
+        (Opcode::Copy3d, box_copy.as_bytes().to_vec()),
+        (Opcode::Fill, fill.as_bytes().to_vec()),
+        (Opcode::ArrayCopy, array_copy.as_bytes().to_vec()),
+        (Opcode::StreamWriteValue, write.as_bytes().to_vec()),
+    ]
+}
+
+/// Has each done; `changed` are the modules whose variables it may have changed.
+fn each_changes(client: &mut Client, writes: Vec<(Opcode, Vec<u8>)>, changed: &[u32]) {
+    for (opcode, body) in writes {
+        client.post(opcode, &body);
         assert_eq!(client.serve(), Step::Nothing);
         let state = client.session.state();
-        assert_eq!(state.handle.memory.error(), 0);
-        assert_eq!(state.modules.changed(), [1], "{opcode:?}");
-        state.modules.values(1).unwrap().changed = false;
+        assert_eq!(state.handle.memory.error(), 0, "{opcode:?}");
+        assert_eq!(state.modules.changed(), changed, "{opcode:?}");
+        assert_eq!(state.standing.has_unsaved(), !changed.is_empty(), "{opcode:?}");
+        state.save_variables();
+        assert!(!state.standing.has_unsaved());
     }
+}
+
+#[test]
+fn whatever_writes_to_variables_changes_them() {
+    let bed = Bed::new();
+    let (mut client, variable, memory) = client_with_address(&bed);
+    each_changes(&mut client, writes(variable, memory, 8), &[1]);
+    each_changes(&mut client, writes(variable + 4, memory, 4), &[1]);
+}
+
+#[test]
+fn what_reads_variables_or_writes_elsewhere_leaves_them_as_they_are() {
+    let bed = Bed::new();
+    let (mut client, variable, memory) = client_with_address(&bed);
+    each_changes(&mut client, writes(memory, variable, 8), &[]);
+    each_changes(&mut client, writes(memory, memory + 64, 8), &[]);
+}
+
+#[test]
+fn any_kernel_may_change_a_variable_whose_address_the_client_has() {
+    let bed = Bed::new();
+    let (mut client, ..) = client_with_address(&bed);
+    // Its kernel is another module's, but may be told where the variable is.
+    client.post_launch();
+    assert_eq!(client.serve(), Step::Nothing);
+    let state = client.session.state();
+    assert_eq!(state.modules.changed(), [1]);
+    assert!(state.standing.has_unsaved());
 }
