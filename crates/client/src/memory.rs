@@ -179,12 +179,7 @@ fn allocate_shared(client: &Client, size_bytes: u64, kind: Kind) -> Result<u64> 
     let (backend, id) = context.backend()?;
     let address = match backend.host_heap.allocate_small(&backend.session, id, size_bytes) {
         Some(small) => small?,
-        None => {
-            backend
-                .host_heap
-                .create_region(&backend.session, id, size_bytes, REGION_PINNED)?
-                .address
-        }
+        None => backend.host_heap.allocate_large(&backend.session, id, size_bytes)?,
     };
     client.memory.insert(Area::new(address, size_bytes, kind, context.token, context.device));
     Ok(address)
@@ -195,7 +190,7 @@ fn free_shared(backend: &Backend, id: u32, area: &Area) -> Result {
     if backend.host_heap.free_small(area.base) {
         return Ok(());
     }
-    backend.host_heap.destroy_region(&backend.session, id, area.base, area.size_bytes)
+    backend.host_heap.free_large(&backend.session, id, area.base, area.size_bytes)
 }
 
 /// `cuMemHostAlloc`.

@@ -2,6 +2,8 @@
 //!
 //! A *region* is a file of ours, mapped by both in the session's host window. Small pinned
 //! allocations are pieces of common regions; large ones, and images, have regions of their own.
+//! The driver takes and gives up pinned memory when the device is quiet, so some that was freed is
+//! kept for the next allocations of the same size.
 
 use crate::memory::allocator::{Allocator, Range};
 use crate::session::{Result, Session};
@@ -17,6 +19,9 @@ use std::sync::{Mutex, MutexGuard};
 const COMMON_REGION_BYTES: u64 = 1 << 20;
 /// Longest piece of a common region.
 const SMALL_BYTES: u64 = 128 << 10;
+/// Longest freed region that is kept, and how much is kept in all.
+const LONGEST_KEPT_BYTES: u64 = 8 << 20;
+const MOST_KEPT_BYTES: u64 = 32 << 20;
 
 /// See the module's description.
 pub(crate) struct HostHeap {
@@ -30,6 +35,30 @@ struct State {
     regions: Allocator,
     /// Pieces of common regions.
     small: Allocator,
+    kept: KeptRegions,
+}
+
+/// Pinned regions that were freed, the latest last.
+#[derive(Debug, Default)]
+struct KeptRegions(Vec<Range>);
+
+impl KeptRegions {
+    /// Keeps a region if there is room.
+    fn put(&mut self, region: Range) -> bool {
+        let kept_bytes: u64 = self.0.iter().map(|it| it.size_bytes).sum();
+        let has_room = region.size_bytes <= LONGEST_KEPT_BYTES
+            && kept_bytes + region.size_bytes <= MOST_KEPT_BYTES;
+        if has_room {
+            self.0.push(region);
+        }
+        has_room
+    }
+
+    /// The latest one of that size.
+    fn take(&mut self, size_bytes: u64) -> Option<Range> {
+        let found = self.0.iter().rposition(|it| it.size_bytes == size_bytes)?;
+        Some(self.0.remove(found))
+    }
 }
 
 /// Memory mapped by both sides.
@@ -46,7 +75,7 @@ impl HostHeap {
     pub(crate) fn new(window: Window, pages: Pages) -> core::result::Result<Self, ShmError> {
         let mut regions = Allocator::default();
         regions.add_grant(Range { address: window.base, size_bytes: window.size_bytes });
-        let state = State { regions, small: Allocator::default() };
+        let state = State { regions, small: Allocator::default(), kept: Default::default() };
         let window = Reservation::in_pages(window, pages)?;
         Ok(Self { window, pages, state: Mutex::new(state) })
     }
@@ -153,6 +182,46 @@ impl HostHeap {
         ))
     }
 
+    /// Makes a region for one allocation, or takes one that was kept.
+    pub(crate) fn allocate_large(
+        &self,
+        session: &Session,
+        context: u32,
+        size_bytes: u64,
+    ) -> Result<u64> {
+        let whole_bytes = self.pages.whole(size_bytes).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
+        if let Some(region) = self.lock().kept.take(whole_bytes) {
+            return Ok(region.address);
+        }
+        let make = || self.create_region(session, context, size_bytes, REGION_PINNED);
+        let made = make().or_else(|error| {
+            let kept = std::mem::take(&mut self.lock().kept).0;
+            if kept.is_empty() {
+                return Err(error);
+            }
+            for Range { address, size_bytes } in kept {
+                self.destroy_region(session, context, address, size_bytes)?;
+            }
+            make()
+        });
+        made.map(|region| region.address)
+    }
+
+    /// Keeps or ends a region that [`Self::allocate_large`] gave and that no work uses any more.
+    pub(crate) fn free_large(
+        &self,
+        session: &Session,
+        context: u32,
+        address: u64,
+        size_bytes: u64,
+    ) -> Result {
+        let whole_bytes = self.pages.whole(size_bytes).ok_or(CUresult::ERROR_INVALID_VALUE)?;
+        match self.lock().kept.put(Range { address, size_bytes: whole_bytes }) {
+            true => Ok(()),
+            false => self.destroy_region(session, context, address, size_bytes),
+        }
+    }
+
     /// Gives a small piece back that no work uses any more; says whether it was one.
     pub(crate) fn free_small(&self, address: u64) -> bool {
         self.lock().small.free(address).is_some()
@@ -163,6 +232,19 @@ impl HostHeap {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn freed_regions_are_kept_up_to_a_limit() {
+        let region = |number: u64, size_bytes| Range { address: number << 30, size_bytes };
+        let mut kept = KeptRegions::default();
+        assert!(!kept.put(region(1, LONGEST_KEPT_BYTES + 4096)), "too long");
+        assert!((1..=4).all(|number| kept.put(region(number, LONGEST_KEPT_BYTES))));
+        assert!(!kept.put(region(5, 4096)), "there is no room");
+        assert_eq!(kept.take(4096), None);
+        assert_eq!(kept.take(LONGEST_KEPT_BYTES), Some(region(4, LONGEST_KEPT_BYTES)));
+        assert!(kept.put(region(5, 4096)));
+        assert_eq!(kept.take(4096), Some(region(5, 4096)));
+    }
 
     /// Where nothing else is.
     const WINDOW: Window = Window { base: 0x0b00_0000_0000, size_bytes: 64 << 20 };
