@@ -103,15 +103,17 @@ impl Memories {
         size_bytes: u64,
     ) -> Result<Arc<GraphMemory>> {
         let graph = client.graphs.registry.graph(site.graph)?;
-        let ended = ended_before(&graph.lock().shape, site.after);
         let owner = Owner { graph: site.graph, context: context.token, device: context.device };
+        let contents = graph.lock();
         let mut state = self.lock();
         state.last_number += 1;
         let number = state.last_number;
+        let candidates = state.blocks.candidates(size_bytes, &owner);
+        let ended = ended_before(&contents.shape, site.after, &candidates);
         let address = match state.blocks.enter(number, size_bytes, &owner, &ended) {
             Some(address) => address,
             None => {
-                drop(state);
+                drop((state, contents));
                 let address = crate::memory::allocate_in(client, context, size_bytes, Kind::Graph)?;
                 state = self.lock();
                 state.blocks.add(number, size_bytes, owner, address..address + size_bytes);
@@ -142,11 +144,12 @@ impl Memories {
     ) -> Result<Arc<GraphMemory>> {
         let graph = client.graphs.registry.graph(graph)?;
         let contents = graph.lock();
-        let state = self.lock();
-        let mut numbers = state.blocks.all_at(address);
-        let number = numbers.find(|&number| !is_freed_in(&contents.shape, number));
-        let found = number.and_then(|number| state.all.get(&number));
-        found.cloned().ok_or(CUresult::ERROR_INVALID_VALUE)
+        let mut state = self.lock();
+        let is_left = |number: &u64| !is_freed_in(&contents.shape, *number);
+        let number = state.blocks.all_at(address).find(is_left);
+        let number = number.ok_or(CUresult::ERROR_INVALID_VALUE)?;
+        state.blocks.will_end(number);
+        state.all.get(&number).cloned().ok_or(CUresult::ERROR_INVALID_VALUE)
     }
 
     /// Where the allocation begins that an address of an area lies in, and its size: the area's,

@@ -15,7 +15,7 @@ use super::Answer;
 use super::model::{Kind, Role};
 use super::shape::Shape;
 use crate::types::{CUgraph, CUresult};
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap, HashSet};
 use std::ops::Range;
 
 /// What a node does to memory that graphs allocate. Every allocation has a number that no other
@@ -37,15 +37,30 @@ pub struct Site<'a> {
     pub after: &'a [usize],
 }
 
-/// Allocations that have ended when a node begins that comes after the given ones.
-pub fn ended_before<K: Kind>(shape: &Shape<K>, after: &[usize]) -> BTreeSet<u64> {
+/// Those of some allocations that have ended when a node begins that comes after the given ones.
+pub fn ended_before<K: Kind>(
+    shape: &Shape<K>,
+    after: &[usize],
+    candidates: &BTreeSet<u64>,
+) -> BTreeSet<u64> {
     let (mut begun, mut freed) = (BTreeSet::new(), BTreeSet::new());
-    for node in shape.ancestors(after) {
-        match shape.get(node).map(|node| node.kind.role()) {
-            Some(Role::Memory(MemoryUse::Allocates(number))) => _ = begun.insert(number),
-            Some(Role::Memory(MemoryUse::Frees(number))) => _ = freed.insert(number),
-            _ => {}
+    let mut seen: HashSet<usize> = after.iter().copied().collect();
+    // What was made last comes first: mostly it is near, and the rest need not be looked at.
+    let mut left: BinaryHeap<usize> = seen.iter().copied().collect();
+    while let Some(node) = left.pop() {
+        let found = match shape.get(node).map(|node| node.kind.role()) {
+            Some(Role::Memory(MemoryUse::Allocates(number))) => Some((&mut begun, number)),
+            Some(Role::Memory(MemoryUse::Frees(number))) => Some((&mut freed, number)),
+            _ => None,
+        };
+        if let Some((set, number)) = found.filter(|(_, number)| candidates.contains(number)) {
+            set.insert(number);
+            if begun.len() == candidates.len() && freed.len() == candidates.len() {
+                break;
+            }
         }
+        let new = shape.dependencies(node).map(|edge| edge.from);
+        left.extend(new.filter(|&from| seen.insert(from)));
     }
     &begun & &freed
 }
@@ -124,6 +139,8 @@ struct Part {
 struct Allocation {
     block: u64,
     range: Range<u64>,
+    /// Whether a node of its owner's graph may free it.
+    has_end: bool,
 }
 
 impl<T: PartialEq> Blocks<T> {
@@ -134,6 +151,22 @@ impl<T: PartialEq> Blocks<T> {
             blocks: BTreeMap::new(),
             allocations: HashMap::new(),
             addresses: BTreeSet::new(),
+        }
+    }
+
+    /// Whose addresses an allocation could have, if they have ended.
+    pub fn candidates(&self, size_bytes: u64, owner: &T) -> BTreeSet<u64> {
+        let own = self.blocks.values().filter(|block| block.owner == *owner);
+        let large = own.filter(|block| block.range.end - block.range.start >= size_bytes);
+        let numbers = large.flat_map(|block| block.last.values().filter_map(|part| part.number));
+        let has_end = |number: &u64| self.allocations.get(number).is_some_and(|it| it.has_end);
+        numbers.filter(has_end).collect()
+    }
+
+    /// Notes that a node of its owner's graph may free an allocation.
+    pub fn will_end(&mut self, number: u64) {
+        if let Some(allocation) = self.allocations.get_mut(&number) {
+            allocation.has_end = true;
         }
     }
 
@@ -171,12 +204,12 @@ impl<T: PartialEq> Blocks<T> {
         block.take(number, &range);
         block.allocations += 1;
         self.addresses.insert((range.start, number));
-        self.allocations.insert(number, Allocation { block: base, range });
+        self.allocations.insert(number, Allocation { block: base, range, has_end: false });
     }
 
     /// Forgets an allocation. Returns its block if that has no other: the block is gone.
     pub fn leave(&mut self, number: u64) -> Option<Range<u64>> {
-        let Allocation { block: base, range } = self.allocations.remove(&number)?;
+        let Allocation { block: base, range, .. } = self.allocations.remove(&number)?;
         self.addresses.remove(&(range.start, number));
         let block = self.blocks.get_mut(&base)?;
         block.live.remove(&number);

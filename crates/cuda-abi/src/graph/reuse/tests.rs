@@ -68,7 +68,8 @@ impl Built {
     /// The allocation and its node.
     fn allocate_for(&mut self, owner: u32, size_bytes: u64, after: &[usize]) -> (u64, usize) {
         let number = self.ranges.len() as u64;
-        let ended = ended_before(&self.shape, after);
+        let candidates = self.blocks.candidates(size_bytes, &owner);
+        let ended = ended_before(&self.shape, after, &candidates);
         let start = self.blocks.enter(number, size_bytes, &owner, &ended).unwrap_or_else(|| {
             let range = self.end..self.end + size_bytes.next_multiple_of(512);
             self.end = range.end;
@@ -84,6 +85,7 @@ impl Built {
     }
 
     fn free(&mut self, number: u64, after: &[usize]) -> usize {
+        self.blocks.will_end(number);
         self.node(Node::Memory(MemoryUse::Frees(number)), after)
     }
 

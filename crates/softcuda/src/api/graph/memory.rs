@@ -173,11 +173,13 @@ impl GraphAllocation {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
         let graph = driver.graphs.graph(site.graph)?;
-        let ended = ended_before(&graph.lock().shape, site.after);
         let owner = Owner { graph: site.graph, device, context_id };
+        let contents = graph.lock();
         let mut state = driver.graph_memory.lock();
         state.last_number += 1;
         let number = state.last_number;
+        let candidates = state.blocks.candidates(whole, &owner);
+        let ended = ended_before(&contents.shape, site.after, &candidates);
         let address = match state.blocks.enter(number, whole, &owner, &ended) {
             Some(address) => address,
             None => {
@@ -248,10 +250,12 @@ impl FreeWork {
     pub(crate) fn in_graph(driver: &Driver, graph: CUgraph, address: u64) -> Answer<Self> {
         let graph = driver.graphs.graph(graph)?;
         let contents = graph.lock();
-        let state = driver.graph_memory.lock();
-        let mut numbers = state.blocks.all_at(address);
-        let number = numbers.find(|&number| !is_freed_in(&contents.shape, number));
-        let memory = number.and_then(|number| state.all.get(&number)).cloned();
+        let mut state = driver.graph_memory.lock();
+        let is_left = |number: &u64| !is_freed_in(&contents.shape, *number);
+        let number = state.blocks.all_at(address).find(is_left);
+        let number = number.ok_or(CUresult::ERROR_INVALID_VALUE)?;
+        state.blocks.will_end(number);
+        let memory = state.all.get(&number).cloned();
         memory.map(|memory| FreeWork { memory }).ok_or(CUresult::ERROR_INVALID_VALUE)
     }
 
