@@ -11,8 +11,9 @@ use crate::code::link_state::LinkState;
 use crate::code::module::{Function, Module};
 use crate::context::Context;
 use crate::context::device::Device;
+use crate::context::green::{Descriptions, Green};
 use crate::copy::array::{Array, MipmappedArray};
-use crate::entry::{Description, Green, Object, Stored};
+use crate::copy::texture::Textures;
 use crate::graph::Graphs;
 use crate::handles::{Kind, Table};
 use crate::memory::memory_map::MemoryMap;
@@ -21,6 +22,7 @@ use crate::memory::pool::Pool;
 use crate::memory::virtual_memory::{MemoryHandle, VirtualRanges};
 use crate::session::Result;
 use crate::stream::Stream;
+use crate::stream::attributes::StreamAttributes;
 use crate::stream::events::Event;
 use crate::thread::current;
 use cuda_abi::managed_advice::Advices;
@@ -65,12 +67,10 @@ pub(crate) struct Client {
     pub(crate) virtual_ranges: VirtualRanges,
     pub(crate) arrays: Table<Array>,
     pub(crate) mipmapped_arrays: Table<MipmappedArray>,
-    /// Texture and surface objects, by the driver's values.
-    pub(crate) textures: Mutex<HashMap<u64, Object>>,
+    pub(crate) textures: Textures,
     pub(crate) graphs: Graphs,
     pub(crate) greens: Table<Green>,
-    /// By handle, from 1.
-    pub(crate) descriptions: Mutex<Vec<Description>>,
+    pub(crate) descriptions: Descriptions,
     pub(crate) memory: MemoryMap,
     pub(crate) advices: Advices,
     pub(crate) peers: Peers,
@@ -80,8 +80,7 @@ pub(crate) struct Client {
     pub(crate) opened: Mutex<HashMap<u64, u32>>,
     /// The server's name for this process.
     pub(crate) client_id: u64,
-    /// Attributes that the program has set, by stream.
-    pub(crate) stream_attributes: Mutex<HashMap<(u64, u32), Stored>>,
+    pub(crate) stream_attributes: StreamAttributes,
     control: Mutex<Connection>,
     /// The descriptor in `control`, for those who must not wait for the lock.
     control_descriptor: RawFd,
@@ -157,17 +156,17 @@ pub(crate) fn start(attachment: Attachment) -> Result<&'static Client> {
         virtual_ranges: VirtualRanges::default(),
         arrays: Table::new(Kind::Array),
         mipmapped_arrays: Table::new(Kind::MipmappedArray),
-        textures: Mutex::default(),
+        textures: Textures::default(),
         graphs: Graphs::default(),
         greens: Table::new(Kind::Green),
-        descriptions: Mutex::default(),
+        descriptions: Descriptions::default(),
         memory: MemoryMap::default(),
         advices: Advices::default(),
         peers: Peers::default(),
         shared: Mutex::default(),
         opened: Mutex::default(),
         client_id: welcome.client_id,
-        stream_attributes: Mutex::default(),
+        stream_attributes: StreamAttributes::default(),
         control_descriptor: connection.as_fd().as_raw_fd(),
         control: Mutex::new(connection),
         state: AtomicU8::new(STARTED),

@@ -7,6 +7,7 @@
 
 pub(crate) mod backend;
 pub(crate) mod device;
+pub(crate) mod green;
 pub(crate) mod limits;
 pub(crate) mod share;
 
@@ -15,13 +16,16 @@ use crate::context::backend::{Backend, Current};
 use crate::context::device::Opened;
 use crate::context::limits::Limits;
 use crate::context::share::{Share, Wish};
-use crate::export::STORAGE;
 use crate::session::Result;
 use crate::thread::current;
+use cuda_abi::context_storage::ContextStorage;
 use cuda_abi::types::{CUcontext, CUresult};
 use link::wire::command::LEGACY_STREAM;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Values that other libraries keep per context.
+pub(crate) static STORAGE: ContextStorage = ContextStorage::new();
 
 /// How a context ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -285,7 +289,7 @@ impl Context {
         crate::code::module::end_context(client, self);
         crate::stream::end_context(client, self);
         crate::stream::events::end_context(client, self);
-        crate::entry::end_textures(client, self);
+        client.textures.end_context(self);
         crate::copy::array::end_context(client, self);
         client.peers.forget(self.token);
         crate::memory::end_context(client, self);

@@ -10,10 +10,10 @@
 pub(crate) mod array;
 pub(crate) mod array_copy;
 pub(crate) mod cross_copy;
+pub(crate) mod texture;
 
 use crate::client::Client;
-use crate::graph::NodeKind;
-use crate::graph::params::copy_work;
+use crate::graph::{CopyWork, NodeKind};
 use crate::memory::memory_map::{Kind, Reach};
 use crate::memory::peer;
 use crate::session::Result;
@@ -130,6 +130,13 @@ pub(crate) fn parts(
             },
         )
     })
+}
+
+/// A copy between checked ends, as a node of a graph does it.
+pub(crate) fn copy_work(client: &Client, to: End, from: End, extent: Extent) -> Result<CopyWork> {
+    let reaches = reaches(client, to, from, extent)?;
+    let is_host = [reaches[0].is_host(), reaches[1].is_host()];
+    Ok(CopyWork { to, from, extent: extent.joined(to, from), asked: extent, is_host })
 }
 
 /// Copies in stream order. The ends are checked: each lies in one range, or is taken for pageable

@@ -1,5 +1,6 @@
 //! Streams, and what a stream handle means in a call.
 
+pub(crate) mod attributes;
 pub(crate) mod callbacks;
 pub(crate) mod events;
 pub(crate) mod gates;
@@ -19,7 +20,7 @@ use cuda_abi::graph::capture::{self, Effect, LegacyOrder};
 use cuda_abi::types::{CUdevice, CUresult, CUstream};
 use link::wire::command::Opcode;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::Instant;
 use zerocopy::{Immutable, IntoBytes};
 
@@ -104,14 +105,8 @@ pub(crate) fn create_in(
 /// Destroys a stream; its work goes on.
 pub(crate) fn destroy(client: &Client, handle: CUstream) -> Result {
     let stream = client.streams.remove(handle.0).ok_or(CUresult::ERROR_INVALID_HANDLE)?;
-    forget_attributes(client, stream.id);
+    client.stream_attributes.forget(stream.id);
     stream.destroy(client)
-}
-
-/// Forgets what a stream that ends was told.
-pub(crate) fn forget_attributes(client: &Client, id: u64) {
-    let mut attributes = client.stream_attributes.lock().unwrap_or_else(PoisonError::into_inner);
-    attributes.retain(|(of, _), _| *of != id);
 }
 
 /// What captures know a stream by.
@@ -181,6 +176,11 @@ pub(crate) fn look<T>(
     } else {
         located(client, handle).map(|target| of_default(&target))
     }
+}
+
+/// `cuStreamGetId`.
+pub(crate) fn id_of(client: &Client, handle: CUstream) -> Result<u64> {
+    look(client, handle, |stream| Ok(stream.id), Target::stream_id)?
 }
 
 /// Whether a handle means a stream, as [`located`] says.

@@ -5,13 +5,15 @@ use crate::client::Client;
 use crate::code::answers::Answers;
 use crate::code::attributes::Attributes;
 use crate::code::function_settings::{Bounds, FunctionSettings};
-use crate::code::image::JitOptions;
+use crate::code::image::{JitOptions, code_at, target_of};
 use crate::code::names::Names;
 use crate::context::Context;
 use crate::context::backend::Backend;
 use crate::memory::memory_map::{Area, Kind};
 use crate::session::Result;
-use cuda_abi::types::{CUfunction_attribute, CUresult};
+use crate::thread::current;
+use core::ffi::c_void;
+use cuda_abi::types::{CUfunction_attribute, CUmodule, CUresult};
 use link::wire::command::{
     FunctionAttribute, FunctionAttributes, FunctionAttributesReply, FunctionGet, FunctionGetReply,
     FunctionSetAttribute, GlobalGet, GlobalGetReply, LaunchAttribute, ModuleKernels, ModuleLoad,
@@ -98,6 +100,32 @@ pub(crate) unsafe fn load(
         globals: Mutex::default(),
     });
     module.ok_or(CUresult::ERROR_OUT_OF_MEMORY)
+}
+
+/// Loads an image into the current context.
+///
+/// # Safety
+/// `image` points to an image, as for `cuModuleLoadData`.
+pub(crate) unsafe fn load_current(client: &Client, image: *const c_void) -> Result<CUmodule> {
+    // SAFETY: the caller's promise; without options there are no log buffers.
+    unsafe { load_with(client, image, &JitOptions::default()) }
+}
+
+/// The same, with options.
+///
+/// # Safety
+/// As for [`load_current`]; the log buffers of `options` are valid.
+pub(crate) unsafe fn load_with(
+    client: &Client,
+    image: *const c_void,
+    options: &JitOptions,
+) -> Result<CUmodule> {
+    let context = current::owner()?;
+    // SAFETY: the caller's promise.
+    let code = unsafe { code_at(image, target_of(client.device(context.device)?)) }?;
+    // SAFETY: the caller's promise.
+    let module = unsafe { load(client, &context, code.bytes(), options) }?;
+    Ok(CUmodule(module.token))
 }
 
 fn logs(reply: &[u8]) -> (&[u8], &[u8]) {

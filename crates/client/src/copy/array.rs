@@ -2,10 +2,9 @@
 
 use crate::client::Client;
 use crate::context::Context;
-use crate::entry::texel_bytes;
 use crate::session::Result;
 use crate::thread::current;
-use cuda_abi::types::{CUDA_ARRAY3D_DESCRIPTOR, CUresult};
+use cuda_abi::types::{CUDA_ARRAY3D_DESCRIPTOR, CUarray_format, CUresult};
 use link::wire::array::{ArrayCreate, ArrayLevel, ArrayMemoryReply, ArrayNumber};
 use link::wire::command::Opcode;
 use std::collections::BTreeMap;
@@ -169,6 +168,22 @@ pub(crate) fn destroy_mipmapped(client: &Client, handle: usize) -> Result {
         backend.arrays.give_back(level.number);
     }
     Ok(())
+}
+
+/// Bytes of a texel: 1 to 16; `None` for compressed and unknown formats.
+pub(crate) fn texel_bytes(format: CUarray_format, channels: u32) -> Option<u32> {
+    use CUarray_format as F;
+    let channel = match format {
+        F::UNSIGNED_INT8 | F::SIGNED_INT8 => 1,
+        F::UNSIGNED_INT16 | F::SIGNED_INT16 | F::HALF => 2,
+        F::UNSIGNED_INT32 | F::SIGNED_INT32 | F::FLOAT => 4,
+        F::UNORM_INT8X1 | F::UNORM_INT8X2 | F::UNORM_INT8X4 => 1,
+        F::SNORM_INT8X1 | F::SNORM_INT8X2 | F::SNORM_INT8X4 => 1,
+        F::UNORM_INT16X1 | F::UNORM_INT16X2 | F::UNORM_INT16X4 => 2,
+        F::SNORM_INT16X1 | F::SNORM_INT16X2 | F::SNORM_INT16X4 => 2,
+        _ => return None,
+    };
+    matches!(channels, 1 | 2 | 4).then_some(channel * channels)
 }
 
 /// Destroys all that a context that is ending has.

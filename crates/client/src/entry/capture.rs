@@ -1,6 +1,6 @@
 //! Stream capture; the rules are [`cuda_abi::graph::capture`]'s.
 
-use super::not_null;
+use super::arguments::not_null;
 use crate::client::{Client, run};
 use crate::graph::Graph;
 use crate::session::Result;

@@ -1,6 +1,6 @@
 //! Contexts and the calling thread's stack of them.
 
-use super::not_null;
+use super::arguments::not_null;
 use crate::client::{Client, run};
 use crate::context::{Context, Lifetime};
 use crate::memory::peer;

@@ -1,6 +1,6 @@
 //! Events.
 
-use super::not_null;
+use super::arguments::not_null;
 use crate::client::run;
 use crate::stream;
 use crate::stream::events;

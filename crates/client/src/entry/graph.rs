@@ -1,9 +1,10 @@
 //! Graphs as such: making, copying and ending them, edges, questions about their shape; user
 //! objects. The rules are [`cuda_abi::graph`]'s.
 
-use super::not_null;
+use super::arguments::not_null;
+use super::graph_params;
 use crate::client::run;
-use crate::graph::{create_condition, params};
+use crate::graph::create_condition;
 use core::ffi::{c_char, c_void};
 use cuda_abi::graph::arrays::Ends;
 use cuda_abi::graph::dot;
@@ -152,7 +153,7 @@ pub(crate) unsafe fn cuGraphDebugDotPrint(
     run(|client| {
         let graph = client.graphs.registry.graph(hGraph)?;
         // SAFETY: the caller's text.
-        let path = OsStr::from_bytes(unsafe { super::c_name(path) }?.to_bytes());
+        let path = OsStr::from_bytes(unsafe { super::arguments::c_name(path) }?.to_bytes());
         let written = std::fs::write(path, dot::print(&graph, flags));
         written.map_err(|_| CUresult::ERROR_OPERATING_SYSTEM)
     })
@@ -174,7 +175,7 @@ pub(crate) unsafe fn cuGraphAddNode_v2(
             let mut told = Told::Nothing;
             let after = (dependencies, dependencyData, numDependencies);
             let added = client.graphs.registry.add_node(hGraph, phGraphNode, after, || {
-                let (kind, answer) = params::any(client, hGraph, &asked, None)?;
+                let (kind, answer) = graph_params::any(client, hGraph, &asked, None)?;
                 told = answer;
                 Ok(kind)
             });

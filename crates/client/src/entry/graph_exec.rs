@@ -1,6 +1,6 @@
 //! Executable graphs: making, updating, launching and ending them; graph memory of a device.
 
-use super::not_null;
+use super::arguments::not_null;
 use crate::client::{Client, run};
 use crate::graph::{Executable, instantiate, update};
 use crate::session::Result;

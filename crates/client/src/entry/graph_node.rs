@@ -1,9 +1,10 @@
 //! Nodes: adding them to graphs, their parameters, and the same parameters in executable graphs.
 
-use super::batch_node;
+use super::graph_params as params;
+use super::stream_values::batch_node;
 use crate::client::{Client, run};
 use crate::entry::code::launch::node_attribute;
-use crate::graph::{KernelWork, NodeKind, params, set};
+use crate::graph::{KernelWork, NodeKind, set};
 use crate::session::Result;
 use crate::stream::clamped;
 use crate::thread::current;
@@ -21,7 +22,7 @@ const INVALID: CUresult = CUresult::ERROR_INVALID_VALUE;
 /// # Safety
 /// A pointer that is not null is valid.
 unsafe fn read<T: Copy>(pointer: *const T) -> Result<T> {
-    super::not_null(pointer)?;
+    super::arguments::not_null(pointer)?;
     // SAFETY: not null; the caller's promise.
     Ok(unsafe { pointer.read() })
 }

@@ -1,11 +1,12 @@
-//! Node parameters in C's structures: read into [`NodeKind`]s, and written from them.
+//! Parameters of graph nodes in C's structures: read into [`NodeKind`]s, and written from them.
 
-use super::kinds::{BatchWork, CopyWork, KernelWork, MemsetWork, NodeKind};
+use super::memory::copy_shapes::copied_volume;
+use super::stream_values::batch_node;
 use crate::client::Client;
 use crate::code::launch::{Arguments, Configuration, prepare};
 use crate::context::Context;
-use crate::copy::{End, Extent};
-use crate::entry::{batch_node, copied_volume};
+use crate::copy::{End, copy_work};
+use crate::graph::{BatchWork, CopyWork, KernelWork, MemsetWork, NodeKind};
 use crate::memory::{Pattern, Rows, check_fill};
 use crate::session::Result;
 use crate::stream::events;
@@ -96,13 +97,6 @@ pub(crate) fn memcpy(client: &Client, asked: &CUDA_MEMCPY3D, ctx: CUcontext) -> 
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
     copy_work(client, to, from, extent).map(NodeKind::Memcpy)
-}
-
-/// A copy between checked ends.
-pub(crate) fn copy_work(client: &Client, to: End, from: End, extent: Extent) -> Result<CopyWork> {
-    let reaches = crate::copy::reaches(client, to, from, extent)?;
-    let is_host = [reaches[0].is_host(), reaches[1].is_host()];
-    Ok(CopyWork { to, from, extent: extent.joined(to, from), asked: extent, is_host })
 }
 
 /// A copy node's parameters.

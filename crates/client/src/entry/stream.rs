@@ -1,6 +1,6 @@
 //! Streams: making, waiting, host functions, memory operations.
 
-use super::not_null;
+use super::arguments::not_null;
 use crate::client::run;
 use crate::graph::NodeKind;
 use crate::session::Result;

@@ -1,6 +1,6 @@
 //! Questions about streams.
 
-use super::not_null;
+use super::arguments::not_null;
 use crate::client::run;
 use crate::stream::{self, look};
 use cuda_abi::types::*;
@@ -24,8 +24,7 @@ pub(crate) unsafe fn cuStreamGetPriority(hStream: CUstream, priority: *mut i32) 
 pub(crate) unsafe fn cuStreamGetId(hStream: CUstream, streamId: *mut u64) -> CUresult {
     run(|client| {
         not_null(streamId)?;
-        let own = |stream: &stream::Stream| Ok(stream.id);
-        put!(streamId, look(client, hStream, own, stream::Target::stream_id)??);
+        put!(streamId, stream::id_of(client, hStream)?);
         Ok(())
     })
 }

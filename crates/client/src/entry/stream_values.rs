@@ -3,7 +3,7 @@
 //! The executor holds a waiting stream's later work in software; see `policy/src/turns/holds.rs` of
 //! the server.
 
-use super::not_null;
+use super::arguments::not_null;
 use crate::client::{Client, run};
 use crate::graph::{BatchWork, NodeKind};
 use crate::session::Result;

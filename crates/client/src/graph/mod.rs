@@ -7,7 +7,7 @@
 //!
 //! | file | concept |
 //! |---|---|
-//! | [`kinds`], [`params`] | what a node does; its parameters in C |
+//! | [`kinds`] | what a node does |
 //! | [`executable`], [`plan`], [`launching`] | executable graphs: the state, what goes to the executor and what is done here, launching that |
 //! | [`bodies`], [`conditions`] | graphs of conditional nodes; the values that decide about them |
 //! | [`encoding`] | a node as the command that does its work |
@@ -25,13 +25,12 @@ mod executable;
 mod kinds;
 mod launching;
 mod memory;
-pub(crate) mod params;
 mod plan;
 mod update;
 
 pub(crate) use conditions::create as create_condition;
 pub(crate) use executable::{Bounce, Executable, end_context, instantiate};
-pub(crate) use kinds::{BatchWork, KernelWork, MemsetWork, NodeKind};
+pub(crate) use kinds::{BatchWork, CopyWork, KernelWork, MemsetWork, NodeKind};
 pub(crate) use memory::{GraphMemory, Memories};
 pub(crate) use update::{set, update};
 

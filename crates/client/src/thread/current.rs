@@ -60,7 +60,7 @@ impl Drop for DefaultStream {
     fn drop(&mut self) {
         if let Some(client) = crate::client::started().filter(|client| client.is_initialised()) {
             crate::stream::abandon_capture(client, &self.context, self.slot);
-            crate::stream::forget_attributes(client, self.id);
+            client.stream_attributes.forget(self.id);
             // The session, which outlives contexts, may have failed; then there is no stream
             // either.
             let _ = self.backend.session.destroy_stream(self.wire_id, self.slot);

@@ -4,7 +4,7 @@ use crate::client::{Client, run};
 use crate::code::library::{current_function, look_at_function};
 use crate::code::module;
 use crate::code::module::Function;
-use crate::entry::not_null;
+use crate::entry::arguments::not_null;
 use crate::session::Result;
 use core::ffi::c_char;
 use cuda_abi::types::*;

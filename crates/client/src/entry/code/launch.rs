@@ -2,7 +2,7 @@
 
 use crate::client::run;
 use crate::code::launch::{Configuration, cooperative, launch};
-use crate::entry::not_null;
+use crate::entry::arguments::not_null;
 use core::ffi::c_void;
 use cuda_abi::types::*;
 use link::wire::command::LaunchAttribute;

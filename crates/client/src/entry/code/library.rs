@@ -7,7 +7,7 @@ use crate::code::library;
 use crate::code::library::Kernel;
 use crate::code::module::Function;
 use crate::context::device::Device;
-use crate::entry::{c_name, not_null};
+use crate::entry::arguments::{c_name, not_null};
 use crate::session::Result;
 use crate::thread::current;
 use core::ffi::{c_char, c_void};

@@ -1,9 +1,9 @@
 //! Modules.
 
-use crate::client::{Client, run};
-use crate::code::image::{JitOptions, code_at, code_in, target_of};
+use crate::client::run;
+use crate::code::image::{JitOptions, code_in, target_of};
 use crate::code::module;
-use crate::entry::{c_name, not_null};
+use crate::entry::arguments::{c_name, not_null};
 use crate::session::Result;
 use crate::thread::current;
 use core::ffi::{CStr, c_char, c_void};
@@ -11,35 +11,11 @@ use cuda_abi::types::*;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
-/// Loads an image into the current context.
-///
-/// # Safety
-/// `image` points to an image, as for `cuModuleLoadData`.
-pub(crate) unsafe fn load_current(client: &Client, image: *const c_void) -> Result<CUmodule> {
-    // SAFETY: the caller's promise; without options there are no log buffers.
-    unsafe { load_with(client, image, &JitOptions::default()) }
-}
-
-/// # Safety
-/// As for [`load_current`]; the log buffers of `options` are valid.
-unsafe fn load_with(
-    client: &Client,
-    image: *const c_void,
-    options: &JitOptions,
-) -> Result<CUmodule> {
-    let context = current::owner()?;
-    // SAFETY: the caller's promise.
-    let code = unsafe { code_at(image, target_of(client.device(context.device)?)) }?;
-    // SAFETY: the caller's promise.
-    let module = unsafe { module::load(client, &context, code.bytes(), options) }?;
-    Ok(CUmodule(module.token))
-}
-
 pub(crate) unsafe fn cuModuleLoadData(module: *mut CUmodule, image: *const c_void) -> CUresult {
     run(|client| {
         not_null(module)?;
         // SAFETY: the caller's image.
-        put!(module, unsafe { load_current(client, image) }?);
+        put!(module, unsafe { module::load_current(client, image) }?);
         Ok(())
     })
 }
@@ -64,7 +40,7 @@ pub(crate) unsafe fn cuModuleLoadDataEx(
         // SAFETY: the caller's arrays and buffers.
         let options = unsafe { JitOptions::read(numOptions, options, optionValues) }?;
         // SAFETY: the caller's image and buffers.
-        put!(module, unsafe { load_with(client, image, &options) }?);
+        put!(module, unsafe { module::load_with(client, image, &options) }?);
         Ok(())
     })
 }

@@ -2,7 +2,7 @@
 
 use crate::client::{Client, run};
 use crate::code::library::{function_of, look_at_function};
-use crate::entry::not_null;
+use crate::entry::arguments::not_null;
 use crate::session::Result;
 use crate::stream;
 use crate::thread::current;

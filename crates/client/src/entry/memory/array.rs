@@ -5,7 +5,7 @@ use crate::copy::array;
 use crate::copy::array::Corner;
 use crate::copy::array_copy::{Side, copy};
 use crate::copy::{End, Extent, Timing};
-use crate::entry::not_null;
+use crate::entry::arguments::not_null;
 use crate::session::Result;
 use crate::stream;
 use core::ffi::c_void;

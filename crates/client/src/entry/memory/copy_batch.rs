@@ -4,7 +4,7 @@
 use super::copy_shapes::volume;
 use crate::client::run;
 use crate::copy::{End, Extent, Timing, copy};
-use crate::entry::not_null;
+use crate::entry::arguments::not_null;
 use crate::session::Result;
 use crate::stream;
 use cuda_abi::types::*;

@@ -1,7 +1,7 @@
 //! What an address is.
 
 use crate::client::{Client, run};
-use crate::entry::not_null;
+use crate::entry::arguments::not_null;
 use crate::memory::memory_map::{Area, Kind};
 use crate::session::Result;
 use core::ffi::c_void;

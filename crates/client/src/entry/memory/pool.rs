@@ -1,7 +1,7 @@
 //! Memory pools and stream-ordered allocation.
 
 use crate::client::{Client, run};
-use crate::entry::not_null;
+use crate::entry::arguments::not_null;
 use crate::graph::NodeKind;
 use crate::memory::peer;
 use crate::memory::peer::Admission;

@@ -1,7 +1,7 @@
 //! Memory, events and pools of other processes.
 
 use crate::client::{Client, run};
-use crate::entry::not_null;
+use crate::entry::arguments::not_null;
 use crate::memory::memory_map::Kind;
 use crate::memory::pool::{Pool, Sharing};
 use crate::memory::sharing;

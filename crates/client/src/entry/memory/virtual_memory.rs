@@ -1,7 +1,7 @@
 //! Virtual memory management: memory and addresses apart, and their descriptors.
 
 use crate::client::{Client, run};
-use crate::entry::not_null;
+use crate::entry::arguments::not_null;
 use crate::memory::virtual_memory as vmm;
 use crate::memory::virtual_memory::{Access, Sharing};
 use crate::session::Result;
