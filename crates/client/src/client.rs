@@ -20,11 +20,12 @@ use crate::memory::memory_map::MemoryMap;
 use crate::memory::peer::Peers;
 use crate::memory::pool::Pool;
 use crate::memory::virtual_memory::{MemoryHandle, VirtualRanges};
+use crate::recorder::tracer;
 use crate::session::Result;
 use crate::stream::Stream;
 use crate::stream::attributes::StreamAttributes;
 use crate::stream::events::Event;
-use crate::thread::current;
+use crate::thread::callback;
 use cuda_abi::managed_advice::Advices;
 use cuda_abi::types::CUresult;
 use link::socket::{Connection, SocketError};
@@ -209,7 +210,7 @@ pub(crate) fn get() -> Result<&'static Client> {
     if client.state.load(Ordering::Acquire) != INITIALISED {
         return Err(CUresult::ERROR_NOT_INITIALIZED);
     }
-    if current::in_callback() {
+    if callback::is_running() {
         return Err(CUresult::ERROR_NOT_PERMITTED);
     }
     Ok(client)
@@ -339,8 +340,7 @@ impl Client {
     /// A tracer was passed on. Not on this thread, which may be one that a session waits for.
     fn be_traced(&'static self, tracer: OwnedFd) {
         let Ok(connection) = Connection::from_socket(tracer) else { return };
-        let begun =
-            crate::thread::spawn("openmps-trace", move || crate::recorder::begin(connection, self));
+        let begun = crate::thread::spawn("openmps-trace", move || tracer::begin(connection, self));
         if let Err(error) = begun {
             crate::warn!("this process cannot be traced: {error}");
         }

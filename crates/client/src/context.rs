@@ -17,6 +17,7 @@ use crate::context::device::Opened;
 use crate::context::limits::Limits;
 use crate::context::share::{Share, Wish};
 use crate::session::Result;
+use crate::stream::stream_id;
 use crate::thread::current;
 use cuda_abi::context_storage::ContextStorage;
 use cuda_abi::types::{CUcontext, CUresult};
@@ -79,7 +80,7 @@ impl Context {
             owner: None,
             share: Mutex::new(None),
             default_stream: AtomicU32::new(LEGACY_STREAM),
-            default_stream_id: crate::stream::next_id(),
+            default_stream_id: stream_id::next(),
             limits: Limits::default(),
             count: Mutex::new(0),
         }

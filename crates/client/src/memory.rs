@@ -2,6 +2,7 @@
 //! memory.
 
 pub(crate) mod allocator;
+pub(crate) mod bounce;
 pub(crate) mod device_heap;
 pub(crate) mod host_heap;
 pub(crate) mod memory_map;
@@ -22,7 +23,7 @@ use crate::memory::pool::{Pool, Sharing};
 use crate::session::Result;
 use crate::stream::Target;
 use crate::thread::current;
-use crate::two_sided::managed;
+use crate::two_sided::managed::allocations;
 use cuda_abi::types::CUresult;
 use link::pages::Pages;
 use link::wire::attach::Window;
@@ -135,7 +136,7 @@ fn free_area(client: &Client, area: &Area) -> Result {
             }
             free_on_device()
         }
-        Kind::Managed => managed::free(backend, id, area.base),
+        Kind::Managed => allocations::free(backend, id, area.base),
         Kind::ManagedHost | Kind::Pinned(_) => free_shared(backend, id, area),
         Kind::Registered { ref alias, .. } => match &*locked(alias) {
             Some(alias) => {
@@ -216,7 +217,7 @@ pub(crate) fn allocate_managed(client: &Client, size_bytes: u64) -> Result<u64> 
     let context = current::owner()?;
     let (backend, id) = context.backend()?;
     if size_bytes <= client.device(context.device)?.info.total_memory_bytes
-        && let Some(address) = managed::allocate(backend, id, size_bytes)?
+        && let Some(address) = allocations::allocate(backend, id, size_bytes)?
     {
         let (token, device) = (context.token, context.device);
         client.memory.insert(Area::new(address, size_bytes, Kind::Managed, token, device));

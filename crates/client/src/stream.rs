@@ -6,6 +6,7 @@ pub(crate) mod events;
 pub(crate) mod gates;
 pub(crate) mod late;
 pub(crate) mod spare_events;
+pub(crate) mod stream_id;
 
 use crate::client::Client;
 use crate::context::Context;
@@ -19,7 +20,6 @@ use crate::thread::current;
 use cuda_abi::graph::capture::{self, Effect, LegacyOrder};
 use cuda_abi::types::{CUdevice, CUresult, CUstream};
 use link::wire::command::Opcode;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 use std::time::Instant;
 use zerocopy::{Immutable, IntoBytes};
@@ -37,13 +37,6 @@ pub(crate) struct Stream {
     pub(crate) priority: i32,
     /// `cuStreamGetId`.
     pub(crate) id: u64,
-}
-
-/// An id for a stream: no two of a process have the same.
-pub(crate) fn next_id() -> u64 {
-    static LAST_ID: AtomicU64 = AtomicU64::new(0);
-    // Relaxed: only uniqueness matters.
-    LAST_ID.fetch_add(1, Ordering::Relaxed) + 1
 }
 
 /// Where a call's work goes.
@@ -89,7 +82,7 @@ pub(crate) fn create_in(
     let (backend, wire_id) = context.backend()?;
     let priority = clamped(client, context.device, priority)?;
     let slot = backend.session.create_stream(wire_id, context.stream_plan(flags, priority))?;
-    let id = next_id();
+    let id = stream_id::next();
     let stream = client.streams.insert_with(|token| Stream {
         token,
         context: Arc::clone(context),

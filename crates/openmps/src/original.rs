@@ -27,7 +27,6 @@ use crate::FAILURE;
 use crate::doctor::{Visible, ask_driver};
 use crate::installation::{NATIVE_DRIVER_VARIABLE, ORIGINAL_NAME, daemon_driver};
 
-
 const FAULTS_DEVICE: &str = "/dev/userfaultfd";
 
 /// Of newer releases of the original.

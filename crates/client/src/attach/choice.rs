@@ -13,7 +13,7 @@ use crate::attach::tools::Tool;
 use crate::attach::{self, AttachError, Attachment};
 use crate::client::{self, Client};
 use crate::exports;
-use crate::recorder;
+use crate::recorder::tracer;
 use crate::{error, info};
 use cuda_abi::table::DriverTable;
 use cuda_abi::types::CUresult;
@@ -155,7 +155,7 @@ fn attached(attachment: Attachment) -> Choice {
     );
     match client::start(attachment) {
         Ok(client) => {
-            recorder::begin_attached();
+            tracer::begin_attached();
             Choice::Attached(client)
         }
         Err(code) => Choice::None(code),
@@ -166,7 +166,7 @@ fn native_driver() -> Choice {
     match native::load() {
         Ok(table) => {
             exports::pass_through(&table);
-            recorder::note_native();
+            tracer::note_native();
             Choice::Native(Box::new(table))
         }
         Err(reason) => {

@@ -161,7 +161,8 @@ impl Module {
             let removed = client.memory.remove(address, is_global);
             if removed.is_some_and(|area| matches!(area.kind, Kind::ManagedGlobal)) {
                 backend.session.wait_all(0)?;
-                backend.session.two_sided().mirrors.remove(backend, id, address)?;
+                let sides = (&backend.host_heap, &backend.session);
+                backend.session.two_sided().mirrors.remove(sides, id, address)?;
             }
         }
         if backend.session.output().is_expected() || backend.session.may_hold() {
@@ -239,7 +240,8 @@ impl Module {
             Kind::Global
         } else {
             backend.session.two_sided().begin();
-            backend.session.two_sided().mirrors.add(backend, id, found.0, found.1)?;
+            let sides = (&backend.host_heap, &backend.session);
+            backend.session.two_sided().mirrors.add(sides, id, found.0, found.1)?;
             Kind::ManagedGlobal
         };
         client.memory.insert(Area::new(found.0, found.1, kind, context.token, context.device));

@@ -197,7 +197,7 @@ impl Device {
         let watched = client.health.watch(backend.session.executor(), || client.wake_waiters());
         watched.map_err(|_| CUresult::ERROR_OPERATING_SYSTEM)?;
         self.backend.set(backend);
-        crate::recorder::begin_session(self);
+        crate::recorder::tracer::begin_session(self);
         Ok(Opened::new(backend, &opened))
     }
 

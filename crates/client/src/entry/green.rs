@@ -3,8 +3,8 @@
 //! A resource is a number that the executor gave out, in the structure's private bytes; the
 //! executor checks it when it comes back. Only what a device's client may use can be split.
 
-use super::context::or_current;
 use super::arguments::not_null;
+use super::context::or_current;
 use crate::client::{Client, run};
 use crate::context::backend::Backend;
 use crate::context::green::{Description, Green};

@@ -10,6 +10,7 @@ use super::plan::{HostAction, Pageable, Plan, Step, parts_of, plan};
 use crate::client::Client;
 use crate::context::Context;
 use crate::context::backend::Backend;
+use crate::memory::bounce::Bounce;
 use crate::session::Result;
 use crate::stream::late;
 use crate::stream::late::Named;
@@ -17,7 +18,7 @@ use crate::thread::current;
 use cuda_abi::graph::model::{Instance, has_memory_nodes};
 use cuda_abi::graph::snapshot::Snapshot;
 use cuda_abi::types::{CUgraphExec, CUgraphNode, CUresult};
-use link::wire::command::{Opcode, REGION_PINNED};
+use link::wire::command::Opcode;
 use link::wire::graph::{DescriptionWriter, GraphCreate, GraphEnable};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -64,13 +65,6 @@ pub(super) struct State {
     pub(super) run: Option<Run>,
     /// Slot of the last launch's stream.
     pub(super) launched_in: Option<u32>,
-}
-
-/// Memory that the executor reaches, in place of a copy's pageable end.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Bounce {
-    address: u64,
-    size_bytes: u64,
 }
 
 /// Makes a graph executable in the current context, or the one that its nodes belong to.
@@ -337,11 +331,8 @@ impl State {
         }
         late::retire(backend)?;
         let (session, heap) = (&backend.session, &backend.host_heap);
-        let address = match heap.allocate_small(session, id, size_bytes) {
-            Some(small) => small?,
-            None => heap.create_region(session, id, size_bytes, REGION_PINNED)?.address,
-        };
-        if let Some(old) = self.bounces.insert(place, Bounce { address, size_bytes }) {
+        let bounce = Bounce::take(heap, session, id, size_bytes)?;
+        if let Some(old) = self.bounces.insert(place, bounce) {
             late::destroy(backend, id, Named::Bounce(old))?;
         }
         Ok(())
@@ -375,16 +366,6 @@ impl State {
 /// Kernels, copies and fills can be left out of launches.
 fn can_be_disabled(kind: &NodeKind) -> bool {
     matches!(kind, NodeKind::Kernel(_) | NodeKind::Memcpy(_) | NodeKind::Memset(_))
-}
-
-impl Bounce {
-    /// Frees the memory; nothing may use it any more.
-    pub(crate) fn free(self, backend: &Backend, id: u32) -> Result {
-        if backend.host_heap.free_small(self.address) {
-            return Ok(());
-        }
-        backend.host_heap.destroy_region(&backend.session, id, self.address, self.size_bytes)
-    }
 }
 
 /// Which ends of a node's copy only this process reaches.

@@ -29,7 +29,7 @@ mod plan;
 mod update;
 
 pub(crate) use conditions::create as create_condition;
-pub(crate) use executable::{Bounce, Executable, end_context, instantiate};
+pub(crate) use executable::{Executable, end_context, instantiate};
 pub(crate) use kinds::{BatchWork, CopyWork, KernelWork, MemsetWork, NodeKind};
 pub(crate) use memory::{GraphMemory, Memories};
 pub(crate) use update::{set, update};

@@ -63,7 +63,7 @@ fn is_of_heap(area: &Area) -> bool {
 fn show(client: &Client, viewer: i32, owner: i32, address: u64) -> Result {
     let index = client.device(owner)?.index;
     let (of, to) = (backend(client, owner)?, backend(client, viewer)?);
-    of.device_heap.show(&of.session, to, index, address)
+    of.device_heap.show(&of.session, &to.session, index, address)
 }
 
 fn show_all(client: &Client, viewer: i32, owner: i32, which: impl Fn(&Area) -> bool) -> Result {
@@ -108,7 +108,7 @@ pub(crate) fn disable(client: &Client, viewer: &Arc<Context>, owner: &Arc<Contex
         .collect();
     let seen_by = backend(client, viewer.device)?;
     seen_by.session.wait_all(0)?;
-    backend(client, owner.device)?.device_heap.hide(seen_by, &kept)
+    backend(client, owner.device)?.device_heap.hide(&seen_by.session, &kept)
 }
 
 fn pool_of(client: &Client, area: &Area) -> Option<Arc<Pool>> {

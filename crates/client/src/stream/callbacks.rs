@@ -8,9 +8,8 @@
 use crate::context::backend::Backend;
 use crate::session::slots::Mark;
 use crate::session::{Result, Session};
-use crate::stream::Target;
 use crate::stream::gates::Ordered;
-use crate::thread::current;
+use crate::thread::callback;
 use cuda_abi::types::CUresult;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Condvar, Mutex, MutexGuard};
@@ -76,8 +75,13 @@ impl Callbacks {
     }
 
     /// Has `function` called after the stream's earlier work and before its later.
-    pub(crate) fn enqueue(&self, target: &Target, function: HostFunction) -> Result {
-        self.put(target.backend, target.lane(), Turn::Last, function).map(drop)
+    pub(crate) fn enqueue(
+        &self,
+        backend: &'static Backend,
+        lane: Lane,
+        function: HostFunction,
+    ) -> Result {
+        self.put(backend, lane, Turn::Last, function).map(drop)
     }
 
     /// Has `function` called in its turn; it posts the rest of a launch, then calls
@@ -143,7 +147,7 @@ impl Callbacks {
             let Job { ready, function } = self.next(backend);
             // The function may look at what the work before it has written.
             let outcome = backend.session.settle().and_then(|()| backend.session.check());
-            current::run_callback(|| function(outcome));
+            callback::run(|| function(outcome));
             backend.session.gates().lower(ready.slot);
         }
     }

@@ -1,9 +1,9 @@
-//! What belongs to a thread: its stack of contexts, its default streams, whether it runs a host
-//! function.
+//! What belongs to a thread: its stack of contexts, its default streams.
 
 use crate::context::Context;
 use crate::context::backend::Backend;
 use crate::session::Result;
+use crate::stream::stream_id;
 use crate::thread::here::here;
 use crate::thread::thread_end;
 use cuda_abi::types::CUresult;
@@ -11,7 +11,6 @@ use std::cell::RefCell;
 use std::mem::ManuallyDrop;
 use std::ptr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 // Without destructors: see `thread_end`.
 thread_local! {
@@ -169,37 +168,9 @@ fn look_at_default_stream<T>(
         streams.retain(|stream| stream.context.wire_id() == stream.wire_id);
         let slot = backend.session.create_stream(id, context.stream_plan(0, 0))?;
         let context = Arc::clone(context);
-        let made =
-            DefaultStream { context, backend, wire_id: id, slot, id: crate::stream::next_id() };
+        let made = DefaultStream { context, backend, wire_id: id, slot, id: stream_id::next() };
         let seen = look(&made);
         streams.push(made);
         Ok(seen)
     })
-}
-
-/// Threads that run a host function: spares others the look at their own.
-static CALLBACKS: AtomicU32 = AtomicU32::new(0);
-
-/// Whether this thread runs a host function of a stream, where CUDA allows no calls.
-#[inline(always)]
-pub(crate) fn in_callback() -> bool {
-    // Relaxed: a thread that runs one has counted itself, and of others it need not know.
-    CALLBACKS.load(Ordering::Relaxed) != 0 && here(|here| here.in_callback.get())
-}
-
-/// Runs a host function of a stream.
-pub(crate) fn run_callback(body: impl FnOnce()) {
-    /// Ends it, also by a panic.
-    struct InCallback;
-    impl Drop for InCallback {
-        fn drop(&mut self) {
-            here(|here| here.in_callback.set(false));
-            CALLBACKS.fetch_sub(1, Ordering::Relaxed);
-        }
-    }
-    // Relaxed: see `in_callback`; also above.
-    CALLBACKS.fetch_add(1, Ordering::Relaxed);
-    here(|here| here.in_callback.set(true));
-    let _ends = InCallback;
-    body();
 }
