@@ -1,11 +1,13 @@
 //! What belongs to a thread: its stack of contexts, its default streams.
 
+use crate::client::{self, Client};
 use crate::context::Context;
 use crate::context::backend::Backend;
 use crate::session::Result;
 use crate::stream::stream_id;
 use crate::thread::here::here;
 use crate::thread::thread_end;
+use crate::thread::thread_end::Endings;
 use cuda_abi::types::CUresult;
 use std::cell::RefCell;
 use std::mem::ManuallyDrop;
@@ -23,7 +25,7 @@ thread_local! {
 /// Changes the stack; who takes contexts away drops them when that is done. `None` in a thread that
 /// has ended.
 fn change<T>(change: impl FnOnce(&mut Vec<Arc<Context>>) -> T) -> Option<T> {
-    thread_end::may_keep().then(|| {
+    thread_end::may_keep_with(&ENDINGS).then(|| {
         STACK.with(|stack| {
             let mut stack = stack.borrow_mut();
             let result = change(&mut stack);
@@ -33,13 +35,20 @@ fn change<T>(change: impl FnOnce(&mut Vec<Arc<Context>>) -> T) -> Option<T> {
     })
 }
 
+/// How both end: the streams first, as their end may look things up.
+static ENDINGS: Endings = Endings {
+    is_passed_over: || client::started().is_some_and(Client::is_forked),
+    first: end_default_streams,
+    last: end_stack,
+};
+
 /// The thread is ending, and its default streams go with it.
-pub(crate) fn end_default_streams() {
+fn end_default_streams() {
     drop(DEFAULT_STREAMS.with(|streams| streams.take()));
 }
 
 /// The same of its stack.
-pub(crate) fn end_stack() {
+fn end_stack() {
     here(|here| here.top.set(ptr::null()));
     drop(STACK.with(|stack| stack.take()));
 }
@@ -57,7 +66,7 @@ struct DefaultStream {
 
 impl Drop for DefaultStream {
     fn drop(&mut self) {
-        if let Some(client) = crate::client::started().filter(|client| client.is_initialised()) {
+        if let Some(client) = client::started().filter(|client| client.is_initialised()) {
             crate::stream::abandon_capture(client, &self.context, self.slot);
             client.stream_attributes.forget(self.id);
             // The session, which outlives contexts, may have failed; then there is no stream
@@ -156,7 +165,7 @@ fn look_at_default_stream<T>(
     look: impl FnOnce(&DefaultStream) -> T,
 ) -> Result<T> {
     let (backend, id) = context.backend()?;
-    if !thread_end::may_keep() {
+    if !thread_end::may_keep_with(&ENDINGS) {
         return Err(CUresult::ERROR_DEINITIALIZED);
     }
     DEFAULT_STREAMS.with(|streams| {
