@@ -1,9 +1,9 @@
 //! What the export tables and the start-up handshake of libcudart need to know of this library.
 
 use crate::client::{self, started};
-use crate::code::module;
+use crate::code::modules;
 use crate::context::STORAGE;
-use crate::stream;
+use crate::stream::targets;
 use crate::thread::current;
 use core::ffi::c_void;
 use cuda_abi::context_storage::ContextStorage;
@@ -61,17 +61,17 @@ impl Driver for Attached {
     }
 
     fn stream_id(handle: CUstream) -> Result<u64, CUresult> {
-        stream::id_of(client::get()?, handle)
+        targets::id_of(client::get()?, handle)
     }
 
     unsafe fn load_module(image: *const c_void) -> Result<CUmodule, CUresult> {
         // SAFETY: the caller's promise: an image.
-        unsafe { module::load_current(client::get()?, image) }
+        unsafe { modules::load_current(client::get()?, image) }
     }
 
     fn module_functions(module: CUmodule) -> Result<Vec<CUfunction>, CUresult> {
         let client = client::get()?;
-        let module = module::get(client, module.0)?;
+        let module = modules::get(client, module.0)?;
         let names = module.kernel_names()?;
         names.iter().map(|name| Ok(CUfunction(module.function(client, name)?.token))).collect()
     }

@@ -148,11 +148,11 @@ impl Context {
         // A failed session has nothing left to wait for.
         let _ = backend.session.wait_all(id);
         crate::graph::end_context(client, self);
-        crate::code::module::end_context(client, self);
-        crate::stream::end_context(client, self);
+        crate::code::modules::end_context(client, self);
+        crate::stream::life::end_context(client, self);
         crate::stream::events::end_context(client, self);
         client.textures.end_context(self);
-        crate::copy::array::end_context(client, self);
+        crate::copy::arrays::end_context(client, self);
         client.peers.forget(self.token);
         crate::memory::end_context(client, self);
         if let Some(share) = self.set_share(None) {

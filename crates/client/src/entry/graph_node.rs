@@ -6,7 +6,7 @@ use crate::client::{Client, run};
 use crate::entry::code::launch::node_attribute;
 use crate::graph::{KernelWork, NodeKind, set};
 use crate::session::Result;
-use crate::stream::clamped;
+use crate::stream::life::clamped;
 use crate::thread::current;
 use cuda_abi::graph::model::Kind;
 use cuda_abi::graph::params::check_change;

@@ -3,12 +3,16 @@
 use super::memory::copy_shapes::copied_volume;
 use super::stream_values::batch_node;
 use crate::client::Client;
-use crate::code::launch::{Arguments, Configuration, prepare};
+use crate::code::configuration::Configuration;
+use crate::code::launch::{Arguments, prepare};
 use crate::context::Context;
-use crate::copy::{End, copy_work};
+use crate::copy::copy_work;
+use crate::copy::shape::End;
 use crate::graph::{BatchWork, CopyWork, KernelWork, MemsetWork, NodeKind};
-use crate::memory::{Pattern, Rows, check_fill};
+use crate::memory::fill::check_fill;
+use crate::memory::pattern::{Pattern, Rows};
 use crate::session::Result;
+use crate::stream::event::Event;
 use crate::stream::events;
 use crate::thread::current;
 use cuda_abi::graph::params::{Asked, Told, read_any};
@@ -175,7 +179,7 @@ pub(crate) fn event_wait(client: &Client, event: CUevent) -> Result<NodeKind> {
     named_event(client, event).map(NodeKind::EventWait)
 }
 
-fn named_event(client: &Client, event: CUevent) -> Result<Arc<events::Event>> {
+fn named_event(client: &Client, event: CUevent) -> Result<Arc<Event>> {
     events::get(client, event).map_err(|_| CUresult::ERROR_INVALID_VALUE)
 }
 

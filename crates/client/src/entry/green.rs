@@ -12,7 +12,7 @@ use crate::context::{Context, Lifetime};
 use crate::session::Result;
 use crate::stream::events;
 use crate::stream::events::Audience;
-use crate::stream::{self, Target};
+use crate::stream::{Target, life, targets};
 use crate::thread::current;
 use cuda_abi::types::*;
 use link::wire::command::Opcode;
@@ -267,7 +267,7 @@ pub(crate) unsafe fn cuGreenCtxStreamCreate(
         if flags != NON_BLOCKING {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
-        let made = stream::create_in(client, &green.context, flags, priority)?;
+        let made = life::create_in(client, &green.context, flags, priority)?;
         put!(phStream, CUstream(made.token));
         Ok(())
     })
@@ -331,7 +331,7 @@ fn wait_all(client: &Client, context: &Arc<Context>, event: CUevent) -> Result {
     let event = events::get(client, event)?;
     event.hold(client, &place(context, context.default_stream())?, Audience::Any)?;
     for stream in client.streams.select(|stream| stream.context.token == context.token) {
-        event.hold(client, &stream::target(client, CUstream(stream.token))?, Audience::Any)?;
+        event.hold(client, &targets::target(client, CUstream(stream.token))?, Audience::Any)?;
     }
     Ok(())
 }

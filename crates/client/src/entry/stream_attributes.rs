@@ -4,7 +4,7 @@ use super::arguments::not_null;
 use crate::client::{Client, run};
 use crate::session::Result;
 use crate::stream::attributes::Stored;
-use crate::stream::{self, Target};
+use crate::stream::{Target, targets};
 use cuda_abi::types::*;
 
 /// `CU_SYNC_POLICY_AUTO`, the first of four.
@@ -72,7 +72,7 @@ pub(crate) unsafe fn cuStreamSetAttribute(
 ) -> CUresult {
     run(|client| {
         not_null(value)?;
-        let target = stream::located(client, hStream)?;
+        let target = targets::located(client, hStream)?;
         // SAFETY: not null; the caller's structure.
         let value = unsafe { value.read() };
         check(client, &target, attr, &value)?;
@@ -87,7 +87,7 @@ pub(crate) unsafe fn cuStreamGetAttribute(
     value_out: *mut CUstreamAttrValue,
 ) -> CUresult {
     run(|client| {
-        let target = stream::located(client, hStream)?;
+        let target = targets::located(client, hStream)?;
         put!(value_out, get(client, &target, attr)?);
         Ok(())
     })
@@ -95,7 +95,7 @@ pub(crate) unsafe fn cuStreamGetAttribute(
 
 pub(crate) unsafe fn cuStreamCopyAttributes(dst: CUstream, src: CUstream) -> CUresult {
     run(|client| {
-        let (to, from) = (stream::located(client, dst)?, stream::located(client, src)?);
+        let (to, from) = (targets::located(client, dst)?, targets::located(client, src)?);
         client.stream_attributes.copy(to.stream_id()?, from.stream_id()?);
         Ok(())
     })

@@ -1,15 +1,14 @@
 //! What a node does.
 
-use super::Graph;
 use super::memory::GraphMemory;
 use crate::client::Client;
-use crate::code::launch::Configuration;
-use crate::code::module::Function;
-use crate::copy::{End, Extent};
-use crate::memory::{Pattern, Rows};
+use crate::code::configuration::Configuration;
+use crate::code::function::Function;
+use crate::copy::shape::{End, Extent};
+use crate::memory::pattern::{Pattern, Rows};
 use crate::session::Result;
 use crate::stream::Target;
-use crate::stream::events::Event;
+use crate::stream::event::Event;
 use crate::thread::here::here;
 use core::ffi::c_void;
 use cuda_abi::graph::conditional::Conditional;
@@ -26,6 +25,9 @@ use std::sync::{Arc, OnceLock};
 const COOPERATIVE: u32 = 2;
 /// `CU_LAUNCH_ATTRIBUTE_PRIORITY`.
 const PRIORITY: u32 = 8;
+
+/// A graph of this process.
+pub(crate) type Graph = cuda_abi::graph::model::Graph<NodeKind>;
 
 /// What a node does, checked.
 #[derive(Clone)]

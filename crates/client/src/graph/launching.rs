@@ -14,7 +14,7 @@ use crate::context::backend::Backend;
 use crate::session::{Result, Session};
 use crate::stream::Target;
 use crate::stream::callbacks::{Lane, Turn};
-use crate::stream::events::Event;
+use crate::stream::event::Event;
 use crate::stream::gates::Ordered;
 use cuda_abi::types::CUresult;
 use link::wire::command::Opcode;

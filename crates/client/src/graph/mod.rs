@@ -22,7 +22,7 @@ mod bodies;
 mod conditions;
 mod encoding;
 mod executable;
-mod kinds;
+pub(crate) mod kinds;
 mod launching;
 mod memory;
 mod plan;
@@ -30,7 +30,7 @@ mod update;
 
 pub(crate) use conditions::create as create_condition;
 pub(crate) use executable::{Executable, end_context, instantiate};
-pub(crate) use kinds::{BatchWork, CopyWork, KernelWork, MemsetWork, NodeKind};
+pub(crate) use kinds::{BatchWork, CopyWork, Graph, KernelWork, MemsetWork, NodeKind};
 pub(crate) use memory::{GraphMemory, Memories};
 pub(crate) use update::{set, update};
 
@@ -41,9 +41,6 @@ use cuda_abi::graph::registry::{Naming, Registry};
 use cuda_abi::types::{CUgraphExec, CUresult};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-
-/// A graph of this process.
-pub(crate) type Graph = cuda_abi::graph::model::Graph<NodeKind>;
 
 /// All that a process has of graphs.
 pub(crate) struct Graphs {

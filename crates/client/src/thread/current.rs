@@ -67,7 +67,7 @@ struct DefaultStream {
 impl Drop for DefaultStream {
     fn drop(&mut self) {
         if let Some(client) = client::started().filter(|client| client.is_initialised()) {
-            crate::stream::abandon_capture(client, &self.context, self.slot);
+            crate::stream::life::abandon_capture(client, &self.context, self.slot);
             client.stream_attributes.forget(self.id);
             // The session, which outlives contexts, may have failed; then there is no stream
             // either.

@@ -1,7 +1,8 @@
 //! Launches.
 
 use crate::client::run;
-use crate::code::launch::{Configuration, cooperative, launch};
+use crate::code::configuration::Configuration;
+use crate::code::launch::{cooperative, launch};
 use crate::entry::arguments::not_null;
 use core::ffi::c_void;
 use cuda_abi::types::*;

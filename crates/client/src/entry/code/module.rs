@@ -2,7 +2,7 @@
 
 use crate::client::run;
 use crate::code::image::{JitOptions, code_in, target_of};
-use crate::code::module;
+use crate::code::modules;
 use crate::entry::arguments::{c_name, not_null};
 use crate::session::Result;
 use crate::thread::current;
@@ -15,7 +15,7 @@ pub(crate) unsafe fn cuModuleLoadData(module: *mut CUmodule, image: *const c_voi
     run(|client| {
         not_null(module)?;
         // SAFETY: the caller's image.
-        put!(module, unsafe { module::load_current(client, image) }?);
+        put!(module, unsafe { modules::load_current(client, image) }?);
         Ok(())
     })
 }
@@ -40,7 +40,7 @@ pub(crate) unsafe fn cuModuleLoadDataEx(
         // SAFETY: the caller's arrays and buffers.
         let options = unsafe { JitOptions::read(numOptions, options, optionValues) }?;
         // SAFETY: the caller's image and buffers.
-        put!(module, unsafe { module::load_with(client, image, &options) }?);
+        put!(module, unsafe { modules::load_with(client, image, &options) }?);
         Ok(())
     })
 }
@@ -62,7 +62,7 @@ pub(crate) unsafe fn cuModuleLoad(module: *mut CUmodule, fname: *const c_char) -
         let code = code_in(&bytes, target_of(client.device(context.device)?))?;
         // SAFETY: without options there are no log buffers.
         let loaded =
-            unsafe { module::load(client, &context, code.bytes(), &JitOptions::default()) }?;
+            unsafe { modules::load(client, &context, code.bytes(), &JitOptions::default()) }?;
         put!(module, CUmodule(loaded.token));
         Ok(())
     })
@@ -71,7 +71,7 @@ pub(crate) unsafe fn cuModuleLoad(module: *mut CUmodule, fname: *const c_char) -
 pub(crate) unsafe fn cuModuleUnload(hmod: CUmodule) -> CUresult {
     run(|client| {
         client.graphs.registry.captures.refuse_unsafe_call()?;
-        module::get(client, hmod.0)?.unload(client)
+        modules::get(client, hmod.0)?.unload(client)
     })
 }
 
@@ -101,7 +101,7 @@ pub(crate) unsafe fn cuModuleGetGlobal_v2(
     run(|client| {
         // SAFETY: the caller's string.
         let name = unsafe { c_name(name) }?;
-        let (address, size_bytes) = module::get(client, hmod.0)?.global(client, name)?;
+        let (address, size_bytes) = modules::get(client, hmod.0)?.global(client, name)?;
         put_optional!(dptr, address);
         put_optional!(bytes, size_bytes as usize);
         Ok(())
@@ -110,7 +110,7 @@ pub(crate) unsafe fn cuModuleGetGlobal_v2(
 
 pub(crate) unsafe fn cuModuleGetFunctionCount(count: *mut u32, mod_: CUmodule) -> CUresult {
     run(|client| {
-        put!(count, module::get(client, mod_.0)?.kernel_names()?.len() as u32);
+        put!(count, modules::get(client, mod_.0)?.kernel_names()?.len() as u32);
         Ok(())
     })
 }
@@ -122,7 +122,7 @@ pub(crate) unsafe fn cuModuleEnumerateFunctions(
 ) -> CUresult {
     run(|client| {
         not_null(functions)?;
-        let module = module::get(client, mod_.0)?;
+        let module = modules::get(client, mod_.0)?;
         for (i, name) in module.kernel_names()?.iter().take(numFunctions as usize).enumerate() {
             let function = module.function(client, name)?;
             put!(functions.wrapping_add(i), CUfunction(function.token));

@@ -1,7 +1,7 @@
 //! Texture and surface objects.
 
 use crate::client::{Client, run};
-use crate::copy::array;
+use crate::copy::arrays;
 use crate::copy::texture::Object;
 use crate::entry::arguments::not_null;
 use crate::session::Result;
@@ -22,11 +22,11 @@ fn question(client: &Client, resource: &CUDA_RESOURCE_DESC, object: u32) -> Resu
     unsafe {
         match resource.resType {
             CUresourcetype::ARRAY => {
-                asked.array = array::get(client, resource.res.array.hArray.0)?.number;
+                asked.array = arrays::get(client, resource.res.array.hArray.0)?.number;
             }
             CUresourcetype::MIPMAPPED_ARRAY => {
                 let handle = resource.res.mipmap.hMipmappedArray.0;
-                asked.array = array::get_mipmapped(client, handle)?.number;
+                asked.array = arrays::get_mipmapped(client, handle)?.number;
             }
             CUresourcetype::LINEAR => {
                 let linear = resource.res.linear;

@@ -3,7 +3,8 @@
 use crate::client::{Client, run};
 use crate::entry::arguments::not_null;
 use crate::memory::virtual_memory as vmm;
-use crate::memory::virtual_memory::{Access, Sharing};
+use crate::memory::virtual_memory::Access;
+use crate::memory::virtual_ranges::Sharing;
 use crate::session::Result;
 use crate::thread::current;
 use core::ffi::c_void;
