@@ -16,7 +16,7 @@ pub(crate) mod texture;
 
 use crate::client::Client;
 use crate::copy::shape::{End, Extent, Part, parts};
-use crate::graph::{CopyWork, NodeKind};
+use crate::graph::kinds::{CopyWork, NodeKind};
 use crate::memory::memory_map::{Kind, Reach};
 use crate::memory::peer;
 use crate::session::Result;

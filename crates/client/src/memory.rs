@@ -19,7 +19,7 @@ pub(crate) mod virtual_ranges;
 use crate::client::Client;
 use crate::context::Context;
 use crate::context::backend::Backend;
-use crate::graph::GraphMemory;
+use crate::graph::memory::GraphMemory;
 use crate::memory::allocator::Range;
 use crate::memory::memory_map::{Alias, Area, Kind};
 use crate::memory::pool::{Pool, Sharing};

@@ -7,7 +7,7 @@ use crate::code::function::Function;
 use crate::code::libraries::{function_of, look_at_function_of};
 use crate::context::Context;
 use crate::context::device::Device;
-use crate::graph::{KernelWork, NodeKind};
+use crate::graph::kinds::{KernelWork, NodeKind};
 use crate::session::Result;
 use crate::stream::{Target, targets};
 use core::ffi::c_void;

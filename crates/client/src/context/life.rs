@@ -147,7 +147,7 @@ impl Context {
         unsafe { STORAGE.destroy_context(self.handle()) };
         // A failed session has nothing left to wait for.
         let _ = backend.session.wait_all(id);
-        crate::graph::end_context(client, self);
+        crate::graph::making::end_context(client, self);
         crate::code::modules::end_context(client, self);
         crate::stream::life::end_context(client, self);
         crate::stream::events::end_context(client, self);

@@ -2,7 +2,7 @@
 
 use super::arguments::not_null;
 use crate::client::{Client, run};
-use crate::graph::Graph;
+use crate::graph::kinds::Graph;
 use crate::session::Result;
 use crate::stream::{Target, targets};
 use crate::thread::here::here;

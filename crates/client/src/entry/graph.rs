@@ -4,7 +4,7 @@
 use super::arguments::not_null;
 use super::graph_params;
 use crate::client::run;
-use crate::graph::create_condition;
+use crate::graph::Graphs;
 use core::ffi::{c_char, c_void};
 use cuda_abi::graph::arrays::Ends;
 use cuda_abi::graph::dot;
@@ -51,7 +51,10 @@ pub(crate) unsafe fn cuGraphConditionalHandleCreate(
 ) -> CUresult {
     run(|client| {
         not_null(pHandle_out)?;
-        put!(pHandle_out, create_condition(client, hGraph, ctx, defaultLaunchValue, flags)?);
+        let asked = (defaultLaunchValue, flags);
+        let Graphs { registry, homes, .. } = &client.graphs;
+        let made = homes.create_condition(registry, &client.contexts, hGraph, ctx, asked)?;
+        put!(pHandle_out, made);
         Ok(())
     })
 }

@@ -2,7 +2,9 @@
 
 use super::arguments::not_null;
 use crate::client::{Client, run};
-use crate::graph::{Executable, instantiate, update};
+use crate::graph::executable::Executable;
+use crate::graph::making::instantiate;
+use crate::graph::update::update;
 use crate::session::Result;
 use crate::stream::{Target, targets};
 use core::ffi::{c_char, c_void};

@@ -8,7 +8,7 @@ use crate::code::launch::{Arguments, prepare};
 use crate::context::Context;
 use crate::copy::copy_work;
 use crate::copy::shape::End;
-use crate::graph::{BatchWork, CopyWork, KernelWork, MemsetWork, NodeKind};
+use crate::graph::kinds::{BatchWork, CopyWork, KernelWork, MemsetWork, NodeKind};
 use crate::memory::fill::check_fill;
 use crate::memory::pattern::{Pattern, Rows};
 use crate::session::Result;

@@ -2,7 +2,7 @@
 
 use super::arguments::not_null;
 use crate::client::run;
-use crate::graph::NodeKind;
+use crate::graph::kinds::NodeKind;
 use crate::session::Result;
 use crate::stream::events;
 use crate::stream::events::Audience;

@@ -4,15 +4,12 @@
 //! executable graph has it: an allocating node does nothing when it runs, and what counts as
 //! allocated follows the order of calls. That costs the reuse of memory among a graph's nodes.
 
-use super::kinds::NodeKind;
-use crate::client::Client;
+mod taking;
+
 use crate::context::Context;
-use crate::memory::allocator::Range;
-use crate::memory::held_by_pools;
-use crate::memory::memory_map::{Area, Kind};
 use crate::session::Result;
 use cuda_abi::graph::params::allocation;
-use cuda_abi::types::{CUDA_MEM_ALLOC_NODE_PARAMS, CUgraph, CUgraphMem_attribute, CUresult};
+use cuda_abi::types::{CUDA_MEM_ALLOC_NODE_PARAMS, CUgraphMem_attribute, CUresult};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -77,74 +74,14 @@ impl Memories {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes memory for an allocation node.
-    pub(crate) fn allocate(
-        &self,
-        client: &Client,
-        context: &Arc<Context>,
-        size_bytes: u64,
-    ) -> Result<Arc<GraphMemory>> {
-        let address = crate::memory::allocate_in(client, context, size_bytes, Kind::Graph)?;
-        let context = Arc::clone(context);
-        let device = context.device;
-        let live = AtomicBool::new(false);
-        let memory = Arc::new(GraphMemory { address, size_bytes, context, live });
-        let mut state = self.lock();
-        state.all.insert(address, Arc::clone(&memory));
-        state.note(device);
-        Ok(memory)
-    }
-
     /// The memory at an address; CUDA_ERROR_INVALID_VALUE for any other address.
     pub(crate) fn at(&self, address: u64) -> Result<Arc<GraphMemory>> {
         self.lock().all.get(&address).cloned().ok_or(CUresult::ERROR_INVALID_VALUE)
     }
 
-    /// The same for a node of a graph, which frees memory once.
-    pub(crate) fn to_be_freed(
-        &self,
-        client: &Client,
-        graph: CUgraph,
-        address: u64,
-    ) -> Result<Arc<GraphMemory>> {
-        let memory = self.at(address)?;
-        let graph = client.graphs.registry.graph(graph)?;
-        let is_freed = graph.lock().shape.nodes().any(|(_, node)| {
-            matches!(&node.kind, NodeKind::MemFree(other) if Arc::ptr_eq(other, &memory))
-        });
-        if is_freed { Err(CUresult::ERROR_INVALID_VALUE) } else { Ok(memory) }
-    }
-
     /// Notes that memory of a device was allocated.
     pub(crate) fn note(&self, device: i32) {
         self.lock().note(device);
-    }
-
-    /// Gives back what no graph and no executable graph has and what is not allocated.
-    pub(crate) fn collect(&self, client: &Client) {
-        let unused: Vec<_> = {
-            let mut state = self.lock();
-            let is_unused =
-                |memory: &Arc<GraphMemory>| Arc::strong_count(memory) == 1 && !memory.is_live();
-            let unused: Vec<_> =
-                state.all.values().filter(|memory| is_unused(memory)).cloned().collect();
-            unused.iter().for_each(|memory| {
-                state.all.remove(&memory.address);
-            });
-            unused
-        };
-        for memory in unused {
-            let is_graphs = |area: &Area| matches!(area.kind, Kind::Graph);
-            if client.memory.remove(memory.address, is_graphs).is_none() {
-                continue;
-            }
-            if let Ok((backend, id)) = memory.context.backend() {
-                // A failed session has no memory left.
-                let piece = Range { address: memory.address, size_bytes: memory.size_bytes };
-                let held_bytes = || held_by_pools(client, memory.context.device);
-                let _ = backend.device_heap.free(&backend.session, id, piece, held_bytes);
-            }
-        }
     }
 
     /// Forgets the memory of a context that is ending and frees it itself.

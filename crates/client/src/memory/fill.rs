@@ -2,7 +2,7 @@
 
 use crate::client::Client;
 use crate::copy::Timing;
-use crate::graph::{MemsetWork, NodeKind};
+use crate::graph::kinds::{MemsetWork, NodeKind};
 use crate::memory::memory_map::{Area, Reach};
 use crate::memory::pattern::{Pattern, Rows};
 use crate::memory::peer;

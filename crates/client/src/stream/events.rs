@@ -3,7 +3,7 @@
 use crate::client::Client;
 use crate::context::Context;
 use crate::context::backend::Backend;
-use crate::graph::NodeKind;
+use crate::graph::kinds::NodeKind;
 use crate::memory::sharing::{Handle, Thing};
 use crate::session::Result;
 use crate::session::slots::Mark;

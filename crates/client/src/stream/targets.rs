@@ -2,7 +2,7 @@
 
 use crate::client::Client;
 use crate::context::backend::Backend;
-use crate::graph::NodeKind;
+use crate::graph::kinds::NodeKind;
 use crate::session::Result;
 use crate::stream::{OwnStream, Stream, Target};
 use crate::thread::current;

@@ -2,7 +2,7 @@
 
 use crate::client::{Client, run};
 use crate::entry::arguments::not_null;
-use crate::graph::NodeKind;
+use crate::graph::kinds::NodeKind;
 use crate::memory;
 use crate::memory::peer;
 use crate::memory::peer::Admission;
