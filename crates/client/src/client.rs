@@ -22,7 +22,7 @@ use crate::memory::peers::Peers;
 use crate::memory::pool::Pool;
 use crate::memory::virtual_ranges::{MemoryHandle, VirtualRanges};
 use crate::recorder::tracer;
-use crate::session::Result;
+use crate::result::Result;
 use crate::stream::Stream;
 use crate::stream::attributes::StreamAttributes;
 use crate::stream::event::Event;

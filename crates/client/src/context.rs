@@ -15,7 +15,7 @@ pub(crate) mod share;
 use crate::context::backend::{Backend, Current};
 use crate::context::limits::Limits;
 use crate::context::share::Share;
-use crate::session::Result;
+use crate::result::Result;
 use crate::stream::stream_id;
 use cuda_abi::context_storage::ContextStorage;
 use cuda_abi::types::{CUcontext, CUresult};

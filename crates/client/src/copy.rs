@@ -19,7 +19,7 @@ use crate::copy::shape::{End, Extent, Part, parts};
 use crate::graph::kinds::{CopyWork, NodeKind};
 use crate::memory::memory_map::{Kind, Reach};
 use crate::memory::peer;
-use crate::session::Result;
+use crate::result::Result;
 use crate::session::portions::in_portions;
 use crate::session::slots::Mark;
 use crate::session::staging::{PIECE_BYTES, Piece, piece_bytes};

@@ -23,7 +23,7 @@ use crate::graph::memory::GraphMemory;
 use crate::memory::allocator::Range;
 use crate::memory::memory_map::{Alias, Area, Kind};
 use crate::memory::pool::{Pool, Sharing};
-use crate::session::Result;
+use crate::result::Result;
 use crate::stream::Target;
 use crate::thread::current;
 use crate::two_sided::managed::allocations;

@@ -14,6 +14,7 @@ pub(crate) mod trays;
 
 use crate::attach::health::Health;
 use crate::recorder;
+use crate::result::Result;
 use crate::session::expected_wait::Woke;
 use crate::session::output::Output;
 use crate::session::quiet_copy::QuietStream;
@@ -47,9 +48,6 @@ const SEND_TIMEOUT: Duration = Duration::from_secs(5);
 /// its way.
 const SHARE_LIMIT: Duration = Duration::from_secs(1);
 const SHARE_POLL: Duration = Duration::from_micros(50);
-
-/// The result of what can fail with a `CUresult`.
-pub(crate) type Result<T = ()> = core::result::Result<T, CUresult>;
 
 /// A stream that is to be made.
 #[derive(Clone, Copy, Debug)]
@@ -396,7 +394,12 @@ impl Session {
         // Whatever was wrong was wrong before what has been waited for ended.
         self.check()?;
         self.settle()?;
-        self.output.deliver(self, context)
+        self.deliver_output(context)
+    }
+
+    /// Writes what kernels have printed.
+    fn deliver_output(&self, context: u32) -> Result {
+        self.output.deliver(|| self.call(context, Opcode::OutputTake, &[]))
     }
 
     /// The same for work that should take so long: sleeps for most of that and spins for the rest,
@@ -502,7 +505,7 @@ impl Session {
             self.await_word(mark, None)?;
         }
         self.settle()?;
-        self.output.deliver(self, context)?;
+        self.deliver_output(context)?;
         self.check()
     }
 

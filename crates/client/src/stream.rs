@@ -13,7 +13,7 @@ pub(crate) mod targets;
 
 use crate::context::Context;
 use crate::context::backend::Backend;
-use crate::session::Result;
+use crate::result::Result;
 use crate::session::slots::Mark;
 use crate::stream::callbacks::Lane;
 use crate::stream::gates::Ordered;

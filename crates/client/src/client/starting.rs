@@ -12,7 +12,7 @@ use crate::handles::{Kind, Table};
 use crate::memory::memory_map::MemoryMap;
 use crate::memory::peers::Peers;
 use crate::memory::virtual_ranges::VirtualRanges;
-use crate::session::Result;
+use crate::result::Result;
 use crate::stream::attributes::StreamAttributes;
 use cuda_abi::managed_advice::Advices;
 use cuda_abi::types::CUresult;
@@ -121,8 +121,9 @@ pub(crate) enum Child {
 
 /// After a fork the server still serves the parent: the child must neither speak on its connections
 /// nor hold them open. The child of an initialised process has no driver, as natively; of one that
-/// has only asked for the version, it may initialise its own. Called in the child: it only stores to
-/// atomics and closes descriptors.
+/// has only asked for the version, it may initialise its own.
+///
+/// Called in the child: it only stores to atomics and closes descriptors.
 pub(crate) fn leave_to_parent() -> Child {
     let Some(client) = started() else { return Child::HasNone };
     // The child of such a child has nothing of the parent's: the descriptors' numbers may be the

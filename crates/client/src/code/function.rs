@@ -6,7 +6,7 @@ use crate::code::function_settings::{Bounds, FunctionSettings};
 use crate::context::Context;
 use crate::context::backend::Backend;
 use crate::context::device::Device;
-use crate::session::Result;
+use crate::result::Result;
 use cuda_abi::types::{CUfunction_attribute, CUresult};
 use link::wire::command::{
     FunctionAttribute, FunctionAttributes, FunctionAttributesReply, FunctionGetReply,

@@ -8,7 +8,7 @@ use crate::code::libraries::{function_of, look_at_function_of};
 use crate::context::Context;
 use crate::context::device::Device;
 use crate::graph::kinds::{KernelWork, NodeKind};
-use crate::session::Result;
+use crate::result::Result;
 use crate::stream::{Target, targets};
 use core::ffi::c_void;
 use cuda_abi::types::{

@@ -9,7 +9,7 @@ use crate::code::modules;
 use crate::code::names::Names;
 use crate::context::Context;
 use crate::handles::Kind;
-use crate::session::Result;
+use crate::result::Result;
 use crate::thread::current;
 use cuda_abi::image::Code;
 use cuda_abi::types::CUresult;

@@ -3,7 +3,7 @@
 use crate::code::function::Function;
 use crate::code::names::Names;
 use crate::context::Context;
-use crate::session::Result;
+use crate::result::Result;
 use cuda_abi::types::CUresult;
 use link::wire::command::{ModuleKernels, NamesReply, Opcode};
 use std::collections::HashMap;

@@ -9,7 +9,7 @@ use crate::code::module::Module;
 use crate::code::names::Names;
 use crate::context::Context;
 use crate::memory::memory_map::{Area, Kind};
-use crate::session::Result;
+use crate::result::Result;
 use crate::thread::current;
 use core::ffi::c_void;
 use cuda_abi::types::{CUmodule, CUresult};

@@ -8,7 +8,7 @@ use crate::context::backend::{Backend, Current};
 use crate::context::{Context, Lifetime};
 use crate::handles::Table;
 use crate::memory::pool::{Pool, Sharing};
-use crate::session::Result;
+use crate::result::Result;
 use cuda_abi::types::{CUdevice_attribute, CUresult};
 use link::wire::attach::DeviceInfo;
 use std::sync::{Arc, Mutex};

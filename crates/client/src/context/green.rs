@@ -1,7 +1,7 @@
 //! Green contexts, and the descriptions of SMs that they are made of.
 
 use crate::context::Context;
-use crate::session::Result;
+use crate::result::Result;
 use cuda_abi::types::{CUdevResourceDesc, CUdevice, CUresult};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

@@ -5,7 +5,7 @@ use crate::context::backend::Backend;
 use crate::context::device::opening::Opened;
 use crate::context::share::{Share, Wish};
 use crate::context::{Context, Lifetime, STORAGE};
-use crate::session::Result;
+use crate::result::Result;
 use crate::thread::current;
 use cuda_abi::types::CUresult;
 use std::sync::Arc;

@@ -5,7 +5,7 @@ use crate::copy::Timing;
 use crate::copy::array::{Array, Corner};
 use crate::copy::shape::{End, Extent};
 use crate::memory::memory_map::Reach;
-use crate::session::Result;
+use crate::result::Result;
 use crate::session::slots::Mark;
 use crate::session::staging::PIECE_BYTES;
 use crate::stream::Target;

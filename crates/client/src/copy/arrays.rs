@@ -3,7 +3,7 @@
 use crate::client::Client;
 use crate::context::Context;
 use crate::copy::array::{Array, CUBEMAP_OR_LAYERED, MipmappedArray, Owner};
-use crate::session::Result;
+use crate::result::Result;
 use crate::thread::current;
 use cuda_abi::types::{CUDA_ARRAY3D_DESCRIPTOR, CUresult};
 use link::wire::array::{ArrayCreate, ArrayLevel, ArrayMemoryReply, ArrayNumber};

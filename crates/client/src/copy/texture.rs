@@ -2,7 +2,7 @@
 //! were made of.
 
 use crate::context::Context;
-use crate::session::Result;
+use crate::result::Result;
 use cuda_abi::types::{CUDA_RESOURCE_DESC, CUDA_RESOURCE_VIEW_DESC, CUDA_TEXTURE_DESC, CUresult};
 use link::wire::array::TextureHandle;
 use link::wire::command::Opcode;

@@ -1,6 +1,6 @@
 //! What nearly every function does with the caller's pointers.
 
-use crate::session::Result;
+use crate::result::Result;
 use core::ffi::{CStr, c_char};
 use cuda_abi::types::CUresult;
 

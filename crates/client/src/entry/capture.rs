@@ -3,7 +3,7 @@
 use super::arguments::not_null;
 use crate::client::{Client, run};
 use crate::graph::kinds::Graph;
-use crate::session::Result;
+use crate::result::Result;
 use crate::stream::{Target, targets};
 use crate::thread::here::here;
 use cuda_abi::graph::arrays::read_dependencies;

@@ -4,7 +4,7 @@ use super::arguments::not_null;
 use crate::client::{Client, run};
 use crate::context::{Context, Lifetime};
 use crate::memory::peer;
-use crate::session::Result;
+use crate::result::Result;
 use crate::thread::current;
 use cuda_abi::types::*;
 use std::sync::Arc;

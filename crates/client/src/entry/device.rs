@@ -27,7 +27,7 @@ pub(crate) unsafe fn cuDeviceGet(device: *mut CUdevice, ordinal: c_int) -> CUres
 ///
 /// # Safety
 /// `out` has `len` bytes.
-unsafe fn put_text(out: *mut c_char, len: c_int, text: &str) -> crate::session::Result {
+unsafe fn put_text(out: *mut c_char, len: c_int, text: &str) -> crate::result::Result {
     not_null(out)?;
     let room =
         usize::try_from(len).ok().filter(|&len| len > 0).ok_or(CUresult::ERROR_INVALID_VALUE)?;

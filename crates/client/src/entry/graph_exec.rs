@@ -5,7 +5,7 @@ use crate::client::{Client, run};
 use crate::graph::executable::Executable;
 use crate::graph::making::instantiate;
 use crate::graph::update::update;
-use crate::session::Result;
+use crate::result::Result;
 use crate::stream::{Target, targets};
 use core::ffi::{c_char, c_void};
 use cuda_abi::boundary::default_stream;

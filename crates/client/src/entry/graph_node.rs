@@ -6,7 +6,7 @@ use crate::client::{Client, run};
 use crate::entry::code::launch::node_attribute;
 use crate::graph::kinds::{KernelWork, NodeKind};
 use crate::graph::update::set;
-use crate::session::Result;
+use crate::result::Result;
 use crate::stream::life::clamped;
 use crate::thread::current;
 use cuda_abi::graph::model::Kind;

@@ -11,7 +11,7 @@ use crate::copy::shape::End;
 use crate::graph::kinds::{BatchWork, CopyWork, KernelWork, MemsetWork, NodeKind};
 use crate::memory::fill::check_fill;
 use crate::memory::pattern::{Pattern, Rows};
-use crate::session::Result;
+use crate::result::Result;
 use crate::stream::event::Event;
 use crate::stream::events;
 use crate::thread::current;

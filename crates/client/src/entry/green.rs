@@ -9,7 +9,7 @@ use crate::client::{Client, run};
 use crate::context::backend::Backend;
 use crate::context::green::{Description, Green};
 use crate::context::{Context, Lifetime};
-use crate::session::Result;
+use crate::result::Result;
 use crate::stream::events;
 use crate::stream::events::Audience;
 use crate::stream::{Target, life, targets};

@@ -3,7 +3,7 @@
 use super::arguments::not_null;
 use crate::client::run;
 use crate::graph::kinds::NodeKind;
-use crate::session::Result;
+use crate::result::Result;
 use crate::stream::events;
 use crate::stream::events::Audience;
 use crate::stream::{life, targets};

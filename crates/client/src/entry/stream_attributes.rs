@@ -2,7 +2,7 @@
 
 use super::arguments::not_null;
 use crate::client::{Client, run};
-use crate::session::Result;
+use crate::result::Result;
 use crate::stream::attributes::Stored;
 use crate::stream::{Target, targets};
 use cuda_abi::types::*;

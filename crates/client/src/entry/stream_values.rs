@@ -6,7 +6,7 @@
 use super::arguments::not_null;
 use crate::client::{Client, run};
 use crate::graph::kinds::{BatchWork, NodeKind};
-use crate::session::Result;
+use crate::result::Result;
 use crate::stream::{Target, targets};
 use cuda_abi::graph::params::{wait_of, write_of};
 use cuda_abi::types::*;

@@ -8,7 +8,7 @@ use super::kinds::NodeKind;
 use crate::context::Context;
 use crate::context::backend::Backend;
 use crate::handles::Table;
-use crate::session::Result;
+use crate::result::Result;
 use cuda_abi::graph::conditional::{Condition, Value};
 use cuda_abi::graph::registry::Registry;
 use cuda_abi::types::{CUcontext, CUgraph, CUresult};

@@ -9,7 +9,7 @@ use super::run::{Chain, Run};
 use crate::context::Context;
 use crate::context::backend::Backend;
 use crate::memory::bounce::Bounce;
-use crate::session::Result;
+use crate::result::Result;
 use crate::stream::late;
 use crate::stream::late::Named;
 use cuda_abi::graph::model::Instance;

@@ -12,7 +12,7 @@ use super::plan::HostAction;
 use super::run::{Chain, ChainEnd, Run, RunSegment};
 use crate::client::{Client, Launches};
 use crate::context::backend::Backend;
-use crate::session::Result;
+use crate::result::Result;
 use crate::stream::Target;
 use crate::stream::callbacks::{Lane, Turn};
 use crate::stream::gates::Ordered;

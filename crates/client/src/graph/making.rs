@@ -7,7 +7,7 @@ use super::plan::{Pageable, Plan, Step, plan};
 use crate::client::Client;
 use crate::context::Context;
 use crate::context::backend::Backend;
-use crate::session::Result;
+use crate::result::Result;
 use crate::thread::current;
 use cuda_abi::graph::model::has_memory_nodes;
 use cuda_abi::graph::snapshot::Snapshot;

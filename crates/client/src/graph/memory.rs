@@ -7,7 +7,7 @@
 mod taking;
 
 use crate::context::Context;
-use crate::session::Result;
+use crate::result::Result;
 use cuda_abi::graph::params::allocation;
 use cuda_abi::types::{CUDA_MEM_ALLOC_NODE_PARAMS, CUgraphMem_attribute, CUresult};
 use std::collections::BTreeMap;

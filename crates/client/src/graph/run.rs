@@ -1,7 +1,8 @@
 //! What a launch of an executable graph does, and whether the last one has ended.
 
 use super::plan::HostAction;
-use crate::session::{Result, Session};
+use crate::result::Result;
+use crate::session::Session;
 use crate::stream::event::Event;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;

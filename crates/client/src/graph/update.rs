@@ -7,7 +7,7 @@ use super::making::{check_alive, check_inside, pageable_ends};
 use super::plan::HostAction;
 use crate::client::Client;
 use crate::context::backend::Backend;
-use crate::session::Result;
+use crate::result::Result;
 use cuda_abi::graph::conditional::Condition;
 use cuda_abi::graph::model::Kind;
 use cuda_abi::graph::pairing::Mismatch;

@@ -1,7 +1,8 @@
 //! Memory that the executor reaches, in place of a copy's pageable end.
 
 use crate::memory::host_heap::HostHeap;
-use crate::session::{Result, Session};
+use crate::result::Result;
+use crate::session::Session;
 use link::wire::command::REGION_PINNED;
 
 /// See the module's description.

@@ -6,8 +6,9 @@
 //! memory pools hold on to.
 
 use crate::memory::allocator::{Allocator, Range, rounded};
+use crate::result::Result;
+use crate::session::Session;
 use crate::session::slots::Mark;
-use crate::session::{Result, Session};
 use cuda_abi::types::CUresult;
 use link::wire::command::{Grow, GrowReply, Opcode, Release};
 use link::wire::peer::{PeerMap, PeerShow, PeerUnmap};

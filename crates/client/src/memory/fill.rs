@@ -6,7 +6,7 @@ use crate::graph::kinds::{MemsetWork, NodeKind};
 use crate::memory::memory_map::{Area, Reach};
 use crate::memory::pattern::{Pattern, Rows};
 use crate::memory::peer;
-use crate::session::Result;
+use crate::result::Result;
 use crate::stream::Target;
 use cuda_abi::types::CUresult;
 use link::wire::command::{Fill, Opcode};

@@ -12,7 +12,7 @@ use crate::context::backend::Backend;
 use crate::memory::memory_map::{Area, Kind, Reach};
 use crate::memory::pool::Pool;
 use crate::memory::virtual_memory;
-use crate::session::Result;
+use crate::result::Result;
 use cuda_abi::types::CUresult;
 use link::wire::attach::PeerInfo;
 use std::collections::BTreeSet;

@@ -10,7 +10,7 @@ use crate::memory::peer;
 use crate::memory::virtual_ranges::{
     Mapped, MemoryHandle, Physical, Range, Sharing, locked, range_of,
 };
-use crate::session::Result;
+use crate::result::Result;
 use cuda_abi::types::CUresult;
 use link::shm::Reservation;
 use link::wire::attach::Window;

@@ -1,6 +1,6 @@
 //! Reserved addresses, and the memory that is mapped there.
 
-use crate::session::Result;
+use crate::result::Result;
 use cuda_abi::types::CUresult;
 use link::shm::Reservation;
 use link::wire::attach::Window;

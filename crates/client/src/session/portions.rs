@@ -6,7 +6,7 @@
 //! not matter which is posted first; the caller goes on when all are done, or posted.
 
 use crate::copy::shape::{End, Extent};
-use crate::session::Result;
+use crate::result::Result;
 use crate::session::staging::PIECE_BYTES;
 use crate::thread;
 use std::sync::OnceLock;

@@ -6,8 +6,9 @@
 //! ready, so that one stream's function never waits for another's.
 
 use crate::context::backend::Backend;
+use crate::result::Result;
+use crate::session::Session;
 use crate::session::slots::Mark;
-use crate::session::{Result, Session};
 use crate::stream::gates::Ordered;
 use crate::thread::callback;
 use cuda_abi::types::CUresult;

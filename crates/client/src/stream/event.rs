@@ -2,7 +2,7 @@
 
 use crate::context::Context;
 use crate::graph::kinds::Graph;
-use crate::session::Result;
+use crate::result::Result;
 use crate::session::slots::Mark;
 use crate::stream::gates::Ordered;
 use crate::stream::late;

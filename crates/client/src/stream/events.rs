@@ -5,7 +5,7 @@ use crate::context::Context;
 use crate::context::backend::Backend;
 use crate::graph::kinds::NodeKind;
 use crate::memory::sharing::{Handle, Thing};
-use crate::session::Result;
+use crate::result::Result;
 use crate::session::slots::Mark;
 use crate::stream::Target;
 use crate::stream::event::{BLOCKING_SYNC, DISABLE_TIMING, Event, INTERPROCESS, Last, timing};

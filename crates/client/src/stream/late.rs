@@ -8,7 +8,7 @@
 
 use crate::context::backend::Backend;
 use crate::memory::bounce::Bounce;
-use crate::session::Result;
+use crate::result::Result;
 use crate::session::slots::Mark;
 use crate::stream::spare_events::Timing;
 use link::wire::command::{EventDestroy, Opcode};

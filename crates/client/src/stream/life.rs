@@ -3,7 +3,7 @@
 use super::captured;
 use crate::client::Client;
 use crate::context::Context;
-use crate::session::Result;
+use crate::result::Result;
 use crate::stream::{Stream, stream_id};
 use crate::thread::current;
 use cuda_abi::graph::capture::LegacyOrder;

@@ -3,7 +3,7 @@
 use crate::client::Client;
 use crate::context::backend::Backend;
 use crate::graph::kinds::NodeKind;
-use crate::session::Result;
+use crate::result::Result;
 use crate::stream::{OwnStream, Stream, Target};
 use crate::thread::current;
 use cuda_abi::graph::capture::Effect;

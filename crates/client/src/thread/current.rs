@@ -3,7 +3,7 @@
 use crate::client::{self, Client};
 use crate::context::Context;
 use crate::context::backend::Backend;
-use crate::session::Result;
+use crate::result::Result;
 use crate::stream::stream_id;
 use crate::thread::here::here;
 use crate::thread::thread_end;

@@ -10,8 +10,9 @@
 
 use super::changes::changes;
 use crate::memory::host_heap::HostHeap;
+use crate::result::Result;
+use crate::session::Session;
 use crate::session::slots::Mark;
-use crate::session::{Result, Session};
 use cuda_abi::types::CUresult;
 use link::pages::Pages;
 use link::shm::Reservation;

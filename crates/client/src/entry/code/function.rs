@@ -5,7 +5,7 @@ use crate::code::function::Function;
 use crate::code::libraries::{current_function, look_at_function};
 use crate::code::modules;
 use crate::entry::arguments::not_null;
-use crate::session::Result;
+use crate::result::Result;
 use core::ffi::c_char;
 use cuda_abi::types::*;
 use link::wire::command::CACHE_CONFIG;

@@ -88,7 +88,7 @@ pub(crate) unsafe fn cuLaunchKernelEx(
 /// A launch attribute as a graph's kernel node takes it.
 pub(in crate::entry) fn node_attribute(
     attribute: LaunchAttribute,
-) -> crate::session::Result<LaunchAttribute> {
+) -> crate::result::Result<LaunchAttribute> {
     match attribute.id {
         id if EVENT_ATTRIBUTES.contains(&id) => Err(CUresult::ERROR_NOT_SUPPORTED),
         id if id == 0 || id >= CUlaunchAttributeID::MAX.0 => Err(CUresult::ERROR_INVALID_VALUE),
@@ -104,7 +104,7 @@ pub(in crate::entry) fn node_attribute(
 pub(in crate::entry) unsafe fn attributes(
     attrs: *const CUlaunchAttribute,
     count: u32,
-) -> crate::session::Result<Vec<LaunchAttribute>> {
+) -> crate::result::Result<Vec<LaunchAttribute>> {
     const { assert!(size_of::<CUlaunchAttribute>() == size_of::<LaunchAttribute>()) };
     if count == 0 {
         return Ok(Vec::new());

@@ -8,7 +8,7 @@ use crate::code::libraries;
 use crate::code::library::Kernel;
 use crate::context::device::Device;
 use crate::entry::arguments::{c_name, not_null};
-use crate::session::Result;
+use crate::result::Result;
 use crate::thread::current;
 use core::ffi::{c_char, c_void};
 use cuda_abi::image::{Code, Target};

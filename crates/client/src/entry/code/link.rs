@@ -5,7 +5,7 @@ use crate::client::{Client, run};
 use crate::code::image::{code_to_link, target_of};
 use crate::code::link_state::LinkState;
 use crate::entry::arguments::{c_name, not_null};
-use crate::session::Result;
+use crate::result::Result;
 use crate::thread::current;
 use core::ffi::{c_char, c_void};
 use cuda_abi::types::*;

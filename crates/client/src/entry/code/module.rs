@@ -4,7 +4,7 @@ use crate::client::run;
 use crate::code::image::{JitOptions, code_in, target_of};
 use crate::code::modules;
 use crate::entry::arguments::{c_name, not_null};
-use crate::session::Result;
+use crate::result::Result;
 use crate::thread::current;
 use core::ffi::{CStr, c_char, c_void};
 use cuda_abi::types::*;

@@ -3,7 +3,7 @@
 use crate::client::{Client, run};
 use crate::code::libraries::{function_of, look_at_function};
 use crate::entry::arguments::not_null;
-use crate::session::Result;
+use crate::result::Result;
 use crate::stream::targets;
 use crate::thread::current;
 use cuda_abi::types::*;

@@ -4,7 +4,7 @@ use crate::client::{Client, run};
 use crate::copy::arrays;
 use crate::copy::texture::Object;
 use crate::entry::arguments::not_null;
-use crate::session::Result;
+use crate::result::Result;
 use crate::thread::current;
 use cuda_abi::types::*;
 use link::wire::array::{SURFACE, TEXTURE, TextureCreate, TextureHandle};

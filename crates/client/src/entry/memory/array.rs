@@ -7,7 +7,7 @@ use crate::copy::array_copy::{Side, copy};
 use crate::copy::arrays;
 use crate::copy::shape::{End, Extent};
 use crate::entry::arguments::not_null;
-use crate::session::Result;
+use crate::result::Result;
 use crate::stream::targets;
 use core::ffi::c_void;
 use cuda_abi::types::*;

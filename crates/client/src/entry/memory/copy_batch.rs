@@ -6,7 +6,7 @@ use crate::client::run;
 use crate::copy::shape::{End, Extent};
 use crate::copy::{Timing, copy};
 use crate::entry::arguments::not_null;
-use crate::session::Result;
+use crate::result::Result;
 use crate::stream::targets;
 use cuda_abi::types::*;
 

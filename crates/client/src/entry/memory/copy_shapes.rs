@@ -6,7 +6,7 @@ use crate::copy::array_copy::Side;
 use crate::copy::shape::{End, Extent};
 use crate::copy::{Timing, copy};
 use crate::copy::{array_copy, arrays};
-use crate::session::Result;
+use crate::result::Result;
 use crate::stream::targets;
 use core::ffi::c_void;
 use cuda_abi::types::*;

@@ -1,7 +1,7 @@
 //! Hints about managed memory, and what was hinted.
 
 use crate::client::{Client, run};
-use crate::session::Result;
+use crate::result::Result;
 use crate::stream::targets;
 use crate::two_sided::managed::Attached;
 use core::ffi::c_void;

@@ -7,7 +7,7 @@ use crate::memory;
 use crate::memory::peer;
 use crate::memory::peer::Admission;
 use crate::memory::pool::{Pool, Sharing, Width};
-use crate::session::Result;
+use crate::result::Result;
 use crate::stream::{Target, targets};
 use core::ffi::c_void;
 use cuda_abi::types::*;

@@ -6,7 +6,7 @@ use crate::memory::memory_map::Kind;
 use crate::memory::pool::{Pool, Sharing};
 use crate::memory::sharing;
 use crate::memory::sharing::{Handle, Thing};
-use crate::session::Result;
+use crate::result::Result;
 use crate::stream::events;
 use core::ffi::{c_char, c_void};
 use cuda_abi::types::*;

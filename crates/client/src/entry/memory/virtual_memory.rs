@@ -5,7 +5,7 @@ use crate::entry::arguments::not_null;
 use crate::memory::virtual_memory as vmm;
 use crate::memory::virtual_memory::Access;
 use crate::memory::virtual_ranges::Sharing;
-use crate::session::Result;
+use crate::result::Result;
 use crate::thread::current;
 use core::ffi::c_void;
 use cuda_abi::types::*;

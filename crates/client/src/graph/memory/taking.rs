@@ -7,7 +7,7 @@ use crate::graph::kinds::NodeKind;
 use crate::memory::allocator::Range;
 use crate::memory::held_by_pools;
 use crate::memory::memory_map::{Area, Kind};
-use crate::session::Result;
+use crate::result::Result;
 use cuda_abi::types::{CUgraph, CUresult};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;

@@ -6,7 +6,7 @@ use super::faults::{self, Faults};
 use crate::client;
 use crate::context::backend::Backend;
 use crate::memory::allocator::Range as Granted;
-use crate::session::Result;
+use crate::result::Result;
 use cuda_abi::types::CUresult;
 use link::pages::Pages;
 use link::shm::Reservation;

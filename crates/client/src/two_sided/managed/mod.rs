@@ -18,7 +18,8 @@ pub(crate) use blocks::Attached;
 pub(super) use blocks::Uses;
 
 use crate::memory::host_heap::Region;
-use crate::session::{Result, Session};
+use crate::result::Result;
+use crate::session::Session;
 use blocks::{Books, Fault, Flight};
 use carry::Carriage;
 use faults::Faults;
