@@ -85,7 +85,7 @@ pub(crate) unsafe fn cuLaunchHostFunc(
                 unsafe { work.call() };
             }
         };
-        target.backend.callbacks.enqueue(target.backend, target.lane(), Box::new(call))
+        target.backend.callbacks.enqueue(&target.backend.session, target.lane(), Box::new(call))
     })
 }
 
@@ -108,6 +108,6 @@ pub(crate) unsafe fn cuStreamAddCallback(
             // SAFETY: the program's own function, with the argument that it asked for.
             unsafe { function(hStream, outcome.into(), pointer) };
         };
-        target.backend.callbacks.enqueue(target.backend, target.lane(), Box::new(call))
+        target.backend.callbacks.enqueue(&target.backend.session, target.lane(), Box::new(call))
     })
 }

@@ -195,7 +195,7 @@ impl Place {
         }
         match turn {
             Turn::Last => Ok(()),
-            Turn::Next => backend.callbacks.settle(backend, self.lane),
+            Turn::Next => backend.callbacks.settle(&backend.session, self.lane),
         }
     }
 
@@ -209,7 +209,7 @@ impl Place {
             let _ = self.post_from(&run, index + 1, chain, Turn::Next);
         };
         let Self { backend, lane } = self;
-        backend.callbacks.continue_after(backend, lane, turn, Box::new(function))
+        backend.callbacks.continue_after(&backend.session, lane, turn, Box::new(function))
     }
 }
 
