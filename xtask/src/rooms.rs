@@ -17,7 +17,7 @@ const MOST_FILES: usize = 25;
 /// Files in one circle, at most.
 const LONGEST_CIRCLE: usize = 10;
 /// Crates with longer ones, which only become shorter.
-const LONGER: &[(&str, usize)] = &[("softcuda", 44)];
+const LONGER: &[(&str, usize)] = &[("softcuda", 42)];
 
 /// A file's path as a module, from the crate's root on.
 type Module = Vec<String>;

@@ -109,10 +109,7 @@ pub(crate) fn free(client: &Client, address: u64) -> Result {
 
 /// Frees what an allocation node allocated; it is the graph's to allocate again.
 pub(crate) fn free_graph_memory(client: &Client, memory: Arc<GraphMemory>) -> Result {
-    if !memory.is_live() {
-        return Err(CUresult::ERROR_INVALID_VALUE);
-    }
-    memory.set_live(false);
+    client.graphs.memory.free(&memory)?;
     drop(memory);
     client.graphs.memory.collect(client);
     Ok(())

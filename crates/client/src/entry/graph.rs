@@ -177,8 +177,8 @@ pub(crate) unsafe fn cuGraphAddNode_v2(
             let mut asked = nodeParams.read();
             let mut told = Told::Nothing;
             let after = (dependencies, dependencyData, numDependencies);
-            let added = client.graphs.registry.add_node(hGraph, phGraphNode, after, || {
-                let (kind, answer) = graph_params::any(client, hGraph, &asked, None)?;
+            let added = client.graphs.registry.add_node_at(hGraph, phGraphNode, after, |site| {
+                let (kind, answer) = graph_params::any(client, site, &asked, None)?;
                 told = answer;
                 Ok(kind)
             });

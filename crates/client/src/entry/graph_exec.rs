@@ -218,7 +218,9 @@ pub(crate) unsafe fn cuDeviceSetGraphMemAttribute(
     })
 }
 
-/// What no graph has was given back already.
 pub(crate) unsafe fn cuDeviceGraphMemTrim(device: CUdevice) -> CUresult {
-    run(|client| client.device(device).map(drop))
+    run(|client| {
+        client.graphs.memory.trim(client.device(device)?.ordinal);
+        Ok(())
+    })
 }

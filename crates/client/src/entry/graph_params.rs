@@ -16,12 +16,13 @@ use crate::stream::event::Event;
 use crate::stream::events;
 use crate::thread::current;
 use cuda_abi::graph::params::{Asked, Told, read_any};
+use cuda_abi::graph::reuse::Site;
 use cuda_abi::graph::user_object::HostWork;
 use cuda_abi::types::{
     CUDA_BATCH_MEM_OP_NODE_PARAMS, CUDA_HOST_NODE_PARAMS, CUDA_KERNEL_NODE_PARAMS,
     CUDA_KERNEL_NODE_PARAMS_v1, CUDA_MEMCPY3D, CUDA_MEMSET_NODE_PARAMS, CUcontext, CUdeviceptr,
-    CUevent, CUfunction, CUgraph, CUgraphNodeParams, CUkernel, CUmemAllocationHandleType,
-    CUmemPoolProps, CUmemorytype, CUresult, CUstream,
+    CUevent, CUfunction, CUgraphNodeParams, CUkernel, CUmemAllocationHandleType, CUmemPoolProps,
+    CUmemorytype, CUresult, CUstream,
 };
 use std::sync::Arc;
 
@@ -187,6 +188,7 @@ fn named_event(client: &Client, event: CUevent) -> Result<Arc<Event>> {
 /// context, and the memory's address. Memory that other processes see is absent (801).
 pub(crate) fn allocation(
     client: &Client,
+    site: Site<'_>,
     pool: &CUmemPoolProps,
     size_bytes: usize,
 ) -> Result<(NodeKind, CUdeviceptr)> {
@@ -202,7 +204,7 @@ pub(crate) fn allocation(
     if size_bytes == 0 {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
-    let memory = client.graphs.memory.allocate(client, &context, size_bytes as u64)?;
+    let memory = client.graphs.memory.allocate(client, &context, site, size_bytes as u64)?;
     let address = memory.address;
     Ok((NodeKind::MemAlloc(memory), address))
 }
@@ -223,11 +225,12 @@ pub(crate) fn batch_parameters(work: &BatchWork) -> CUDA_BATCH_MEM_OP_NODE_PARAM
 /// The pointers of the member that the type selects are as its own function demands.
 pub(crate) unsafe fn any(
     client: &Client,
-    graph: CUgraph,
+    site: Site<'_>,
     asked: &CUgraphNodeParams,
     before: Option<&NodeKind>,
 ) -> Result<(NodeKind, Told)> {
     let registry = &client.graphs.registry;
+    let graph = site.graph;
     let kind = match read_any(asked)? {
         // SAFETY: by the caller's promise.
         Asked::Kernel(asked) => unsafe { kernel(client, &asked, before)? },
@@ -239,7 +242,7 @@ pub(crate) unsafe fn any(
         Asked::EventWait(event) => event_wait(client, event)?,
         Asked::EventRecord(event) => event_record(client, event)?,
         Asked::MemAlloc(pool, size_bytes) => {
-            let (kind, address) = allocation(client, &pool, size_bytes)?;
+            let (kind, address) = allocation(client, site, &pool, size_bytes)?;
             return Ok((kind, Told::Address(address)));
         }
         Asked::MemFree(address) => {

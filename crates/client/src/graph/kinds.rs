@@ -12,6 +12,7 @@ use core::ffi::c_void;
 use cuda_abi::graph::conditional::Conditional;
 use cuda_abi::graph::dot::Label;
 use cuda_abi::graph::model::{Kind, Role};
+use cuda_abi::graph::reuse::MemoryUse;
 use cuda_abi::graph::user_object::HostWork;
 use cuda_abi::types::{CUcontext, CUgraphNodeType, CUstreamBatchMemOpParams, CUstreamCaptureMode};
 use link::wire::command::{LaunchAttribute, StreamWriteValue};
@@ -189,7 +190,8 @@ impl Kind for NodeKind {
         match self {
             Self::Child(graph) => Role::Child(graph),
             Self::Conditional(conditional) => Role::Conditional(conditional),
-            Self::MemAlloc(_) | Self::MemFree(_) => Role::Memory,
+            Self::MemAlloc(memory) => Role::Memory(MemoryUse::Allocates(memory.number)),
+            Self::MemFree(memory) => Role::Memory(MemoryUse::Frees(memory.number)),
             _ => Role::Plain,
         }
     }

@@ -7,7 +7,6 @@
 
 use super::executable::{AUTO_FREE_ON_LAUNCH, Executable, NOT_MADE, State};
 use super::kinds::NodeKind;
-use super::memory::GraphMemory;
 use super::plan::HostAction;
 use super::run::{Chain, ChainEnd, Run, RunSegment};
 use crate::client::{Client, Launches};
@@ -16,6 +15,8 @@ use crate::result::Result;
 use crate::stream::Target;
 use crate::stream::callbacks::{Lane, Turn};
 use crate::stream::gates::Ordered;
+use cuda_abi::graph::model::{Kind, Role};
+use cuda_abi::graph::reuse::{Leftovers, MemoryUse};
 use cuda_abi::types::CUresult;
 use link::wire::command::Opcode;
 use link::wire::graph::{GraphLaunch, GraphUpload};
@@ -64,28 +65,13 @@ impl State {
         run
     }
 
-    /// Which memory a launch leaves allocated or freed. What an earlier launch left is freed first
-    /// if the flags say so, else the launch is refused.
-    fn memory_after(&self, flags: u64) -> Result<Vec<(Arc<GraphMemory>, bool)>> {
-        let mut outcome: Vec<(Arc<GraphMemory>, bool)> = Vec::new();
-        for step in &self.steps {
-            let (memory, is_live) = match &step.kind {
-                NodeKind::MemAlloc(memory) => (memory, true),
-                NodeKind::MemFree(memory) => (memory, false),
-                _ => continue,
-            };
-            let place = outcome.iter().position(|(other, _)| Arc::ptr_eq(other, memory));
-            let was_live = place.map_or_else(|| memory.is_live(), |place| outcome[place].1);
-            let is_left = was_live && is_live && flags & AUTO_FREE_ON_LAUNCH == 0;
-            if is_left || (!was_live && !is_live) {
-                return Err(CUresult::ERROR_INVALID_VALUE);
-            }
-            match place {
-                Some(place) => outcome[place].1 = is_live,
-                None => outcome.push((Arc::clone(memory), is_live)),
-            }
-        }
-        Ok(outcome)
+    /// What steps do to memory of graphs, in order.
+    fn memory_uses(&self) -> Vec<MemoryUse> {
+        let uses = self.steps.iter().filter_map(|step| match step.kind.role() {
+            Role::Memory(used) => Some(used),
+            _ => None,
+        });
+        uses.collect()
     }
 }
 
@@ -104,7 +90,12 @@ impl Executable {
         if !state.is_made() {
             return Err(NOT_MADE);
         }
-        let memory = state.memory_after(self.flags)?;
+        let memories = &client.graphs.memory;
+        let leftovers = match self.flags & AUTO_FREE_ON_LAUNCH {
+            0 => Leftovers::Refused,
+            _ => Leftovers::Freed,
+        };
+        let effect = memories.launch(state.memory_uses(), leftovers)?;
         let run = state.run();
         self.follow_last_launch(&mut state, &run, target.slot)?;
         let place = Place { backend: self.backend, lane: target.lane() };
@@ -119,10 +110,7 @@ impl Executable {
             _ => None,
         };
         place.post_from(&run, 0, chain, Turn::Last)?;
-        for (memory, is_live) in memory {
-            memory.set_live(is_live);
-            client.graphs.memory.note(memory.context.device);
-        }
+        memories.note(&effect, self.context.device);
         drop(state);
         match client.launches {
             Launches::Asynchronous => Ok(()),

@@ -10,7 +10,7 @@ use cuda_abi::managed_advice::Advices;
 use cuda_abi::types::{CUcontext, CUdevice, CUresult, CUstream};
 
 use super::Answer;
-use super::graph::{Executable, GraphMemory, HighWater, NodeKind};
+use super::graph::{Executable, GraphMemories, HighWater, NodeKind};
 use super::objects::{Context, ContextKind, ContextSettings, Event, Stream};
 use super::table::{Table, fresh_handle};
 use crate::api::code::link::LinkState;
@@ -100,8 +100,7 @@ pub(crate) struct Driver {
     pub(crate) graphs: Registry<NodeKind>,
     pub(crate) advices: Advices,
     pub(crate) executables: Table<Executable>,
-    /// By address.
-    pub(crate) graph_memory: Table<GraphMemory>,
+    pub(crate) graph_memory: GraphMemories,
 }
 
 static DRIVER: OnceLock<Result<Driver, CUresult>> = OnceLock::new();
@@ -254,7 +253,7 @@ impl Driver {
                 object: fresh_handle,
             }),
             executables: Table::default(),
-            graph_memory: Table::default(),
+            graph_memory: GraphMemories::default(),
         })
     }
 

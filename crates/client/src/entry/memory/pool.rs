@@ -10,6 +10,7 @@ use crate::memory::pool::{Pool, Sharing, Width};
 use crate::result::Result;
 use crate::stream::{Target, targets};
 use core::ffi::c_void;
+use cuda_abi::graph::reuse::Site;
 use cuda_abi::types::*;
 use std::sync::{Arc, PoisonError};
 
@@ -189,13 +190,14 @@ pub(crate) unsafe fn cuMemPoolSetAccess(
 
 /// Allocates in stream order; while the stream is captured, as a node.
 fn allocate(client: &Client, pool: &Pool, target: &Target, size_bytes: u64) -> Result<u64> {
-    if client.graphs.registry.captures.active(target.captured())?.is_none() {
+    let Some(capture) = client.graphs.registry.captures.active(target.captured())? else {
         return memory::allocate_from(client, pool, target, size_bytes);
-    }
+    };
     if size_bytes == 0 {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
-    let memory = client.graphs.memory.allocate(client, &target.context, size_bytes)?;
+    let site = Site { graph: capture.graph.handle, after: &capture.tips(target.captured()) };
+    let memory = client.graphs.memory.allocate(client, &target.context, site, size_bytes)?;
     let address = memory.address;
     target.capture(client, || Ok(NodeKind::MemAlloc(memory)))?;
     Ok(address)
@@ -233,10 +235,13 @@ pub(crate) unsafe fn cuMemFreeAsync(dptr: CUdeviceptr, hStream: CUstream) -> CUr
     run(|client| {
         let target = targets::target(client, hStream)?;
         if let Ok(memory) = client.graphs.memory.at(dptr) {
-            return match target.capture(client, || Ok(NodeKind::MemFree(Arc::clone(&memory))))? {
-                true => Ok(()),
-                false => memory::free_graph_memory(client, memory),
+            let Some(capture) = client.graphs.registry.captures.active(target.captured())? else {
+                return memory::free_graph_memory(client, memory);
             };
+            let graph = capture.graph.handle;
+            let make =
+                || client.graphs.memory.to_be_freed(client, graph, dptr).map(NodeKind::MemFree);
+            return target.capture(client, make).map(drop);
         }
         target.refuse_capture(client)?;
         memory::free(client, dptr)
