@@ -1,11 +1,13 @@
 //! Nodes: adding them to graphs, their parameters, and the same parameters in executable graphs.
 
-use super::batch_node;
+use super::graph_params as params;
+use super::stream_values::batch_node;
 use crate::client::{Client, run};
 use crate::entry::code::launch::node_attribute;
-use crate::graph::{KernelWork, NodeKind, params, set};
-use crate::session::Result;
-use crate::stream::clamped;
+use crate::graph::kinds::{KernelWork, NodeKind};
+use crate::graph::update::set;
+use crate::result::Result;
+use crate::stream::life::clamped;
 use crate::thread::current;
 use cuda_abi::graph::model::Kind;
 use cuda_abi::graph::params::check_change;
@@ -24,7 +26,7 @@ const NOWHERE: Site<'_> = Site { graph: CUgraph::NULL, after: &[] };
 /// # Safety
 /// A pointer that is not null is valid.
 unsafe fn read<T: Copy>(pointer: *const T) -> Result<T> {
-    super::not_null(pointer)?;
+    super::arguments::not_null(pointer)?;
     // SAFETY: not null; the caller's promise.
     Ok(unsafe { pointer.read() })
 }

@@ -12,7 +12,7 @@ pub(crate) mod pool;
 pub(crate) mod sharing;
 pub(crate) mod virtual_memory;
 
-use super::not_null;
+use super::arguments::not_null;
 use crate::client::run;
 use crate::memory::memory_map::Kind;
 use crate::memory::{self, allocate};

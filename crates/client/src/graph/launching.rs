@@ -8,69 +8,20 @@
 use super::executable::{AUTO_FREE_ON_LAUNCH, Executable, NOT_MADE, State};
 use super::kinds::NodeKind;
 use super::plan::HostAction;
+use super::run::{Chain, ChainEnd, Run, RunSegment};
 use crate::client::{Client, Launches};
 use crate::context::backend::Backend;
-use crate::session::{Result, Session};
+use crate::result::Result;
 use crate::stream::Target;
 use crate::stream::callbacks::{Lane, Turn};
-use crate::stream::events::Event;
 use crate::stream::gates::Ordered;
 use cuda_abi::graph::model::{Kind, Role};
 use cuda_abi::graph::reuse::{Leftovers, MemoryUse};
 use cuda_abi::types::CUresult;
 use link::wire::command::Opcode;
 use link::wire::graph::{GraphLaunch, GraphUpload};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::time::Duration;
+use std::sync::Arc;
 use zerocopy::IntoBytes;
-
-const CHECK_INTERVAL: Duration = Duration::from_millis(100);
-
-/// What a launch does, segment by segment.
-pub(super) type Run = Arc<[RunSegment]>;
-
-/// One segment, as far as launches are concerned.
-pub(super) struct RunSegment {
-    graph: Option<u32>,
-    /// Events that its graph records.
-    records: Vec<Arc<Event>>,
-    prints: bool,
-    host: Vec<HostAction>,
-}
-
-/// Whether a launch has segments that were not posted.
-#[derive(Default)]
-pub(super) struct Chain {
-    is_running: Mutex<bool>,
-    ended: Condvar,
-}
-
-/// Ends its chain when it is dropped.
-struct ChainEnd(Arc<Chain>);
-
-impl Chain {
-    /// Waits until all segments of the last launch were posted.
-    pub(super) fn wait(&self, session: &Session) -> Result {
-        let mut is_running = self.is_running.lock().unwrap_or_else(PoisonError::into_inner);
-        while *is_running {
-            session.check()?;
-            let waited = self.ended.wait_timeout(is_running, CHECK_INTERVAL);
-            is_running = waited.unwrap_or_else(PoisonError::into_inner).0;
-        }
-        Ok(())
-    }
-
-    fn set(&self, is_running: bool) {
-        *self.is_running.lock().unwrap_or_else(PoisonError::into_inner) = is_running;
-        self.ended.notify_all();
-    }
-}
-
-impl Drop for ChainEnd {
-    fn drop(&mut self) {
-        self.0.set(false);
-    }
-}
 
 /// Where a launch goes.
 #[derive(Clone, Copy)]
@@ -132,7 +83,7 @@ impl Executable {
             self.chain.wait(&self.backend.session)?;
             target.pass_gates()?;
             let state = self.lock();
-            if !*self.chain.is_running.lock().unwrap_or_else(PoisonError::into_inner) {
+            if !self.chain.is_running() {
                 break state;
             }
         };
@@ -154,8 +105,7 @@ impl Executable {
                 for event in run[first + 1..].iter().flat_map(|segment| &segment.records) {
                     event.will_be_recorded(place.lane.slot, place.lane.ordered);
                 }
-                self.chain.set(true);
-                Some(ChainEnd(Arc::clone(&self.chain)))
+                Some(Chain::begin(&self.chain))
             }
             _ => None,
         };
@@ -233,7 +183,7 @@ impl Place {
         }
         match turn {
             Turn::Last => Ok(()),
-            Turn::Next => backend.callbacks.settle(backend, self.lane),
+            Turn::Next => backend.callbacks.settle(&backend.session, self.lane),
         }
     }
 
@@ -247,7 +197,7 @@ impl Place {
             let _ = self.post_from(&run, index + 1, chain, Turn::Next);
         };
         let Self { backend, lane } = self;
-        backend.callbacks.continue_after(backend, lane, turn, Box::new(function))
+        backend.callbacks.continue_after(&backend.session, lane, turn, Box::new(function))
     }
 }
 

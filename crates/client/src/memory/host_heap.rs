@@ -4,7 +4,8 @@
 //! allocations are pieces of common regions; large ones, and images, have regions of their own.
 
 use crate::memory::allocator::{Allocator, Range};
-use crate::session::{Result, Session};
+use crate::result::Result;
+use crate::session::Session;
 use cuda_abi::types::CUresult;
 use link::pages::Pages;
 use link::shm::{self, Access, Reservation, ShmError};

@@ -1,9 +1,9 @@
 //! What an address is.
 
 use crate::client::{Client, run};
-use crate::entry::not_null;
+use crate::entry::arguments::not_null;
 use crate::memory::memory_map::{Area, Kind};
-use crate::session::Result;
+use crate::result::Result;
 use core::ffi::c_void;
 use cuda_abi::types::*;
 

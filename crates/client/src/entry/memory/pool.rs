@@ -1,14 +1,14 @@
 //! Memory pools and stream-ordered allocation.
 
 use crate::client::{Client, run};
-use crate::entry::not_null;
-use crate::graph::NodeKind;
+use crate::entry::arguments::not_null;
+use crate::graph::kinds::NodeKind;
+use crate::memory;
 use crate::memory::peer;
 use crate::memory::peer::Admission;
 use crate::memory::pool::{Pool, Sharing, Width};
-use crate::session::Result;
-use crate::stream::Target;
-use crate::{memory, stream};
+use crate::result::Result;
+use crate::stream::{Target, targets};
 use core::ffi::c_void;
 use cuda_abi::graph::reuse::Site;
 use cuda_abi::types::*;
@@ -210,7 +210,7 @@ pub(crate) unsafe fn cuMemAllocAsync(
 ) -> CUresult {
     run(|client| {
         not_null(dptr)?;
-        let target = stream::target(client, hStream)?;
+        let target = targets::target(client, hStream)?;
         let pool = current_pool(client, target.context.device)?;
         put!(dptr, allocate(client, &pool, &target, bytesize as u64)?);
         Ok(())
@@ -225,7 +225,7 @@ pub(crate) unsafe fn cuMemAllocFromPoolAsync(
 ) -> CUresult {
     run(|client| {
         not_null(dptr)?;
-        let target = stream::target(client, hStream)?;
+        let target = targets::target(client, hStream)?;
         put!(dptr, allocate(client, &*pool(client, handle)?, &target, bytesize as u64)?);
         Ok(())
     })
@@ -233,7 +233,7 @@ pub(crate) unsafe fn cuMemAllocFromPoolAsync(
 
 pub(crate) unsafe fn cuMemFreeAsync(dptr: CUdeviceptr, hStream: CUstream) -> CUresult {
     run(|client| {
-        let target = stream::target(client, hStream)?;
+        let target = targets::target(client, hStream)?;
         if let Ok(memory) = client.graphs.memory.at(dptr) {
             let Some(capture) = client.graphs.registry.captures.active(target.captured())? else {
                 return memory::free_graph_memory(client, memory);

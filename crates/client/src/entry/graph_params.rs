@@ -1,13 +1,18 @@
-//! Node parameters in C's structures: read into [`NodeKind`]s, and written from them.
+//! Parameters of graph nodes in C's structures: read into [`NodeKind`]s, and written from them.
 
-use super::kinds::{BatchWork, CopyWork, KernelWork, MemsetWork, NodeKind};
+use super::memory::copy_shapes::copied_volume;
+use super::stream_values::batch_node;
 use crate::client::Client;
-use crate::code::launch::{Arguments, Configuration, prepare};
+use crate::code::configuration::Configuration;
+use crate::code::launch::{Arguments, prepare};
 use crate::context::Context;
-use crate::copy::{End, Extent};
-use crate::entry::{batch_node, copied_volume};
-use crate::memory::{Pattern, Rows, check_fill};
-use crate::session::Result;
+use crate::copy::copy_work;
+use crate::copy::shape::End;
+use crate::graph::kinds::{BatchWork, CopyWork, KernelWork, MemsetWork, NodeKind};
+use crate::memory::fill::check_fill;
+use crate::memory::pattern::{Pattern, Rows};
+use crate::result::Result;
+use crate::stream::event::Event;
 use crate::stream::events;
 use crate::thread::current;
 use cuda_abi::graph::params::{Asked, Told, read_any};
@@ -99,13 +104,6 @@ pub(crate) fn memcpy(client: &Client, asked: &CUDA_MEMCPY3D, ctx: CUcontext) -> 
     copy_work(client, to, from, extent).map(NodeKind::Memcpy)
 }
 
-/// A copy between checked ends.
-pub(crate) fn copy_work(client: &Client, to: End, from: End, extent: Extent) -> Result<CopyWork> {
-    let reaches = crate::copy::reaches(client, to, from, extent)?;
-    let is_host = [reaches[0].is_host(), reaches[1].is_host()];
-    Ok(CopyWork { to, from, extent: extent.joined(to, from), asked: extent, is_host })
-}
-
 /// A copy node's parameters.
 pub(crate) fn memcpy_parameters(work: &CopyWork) -> CUDA_MEMCPY3D {
     let CopyWork { to, from, asked: extent, is_host, .. } = *work;
@@ -182,7 +180,7 @@ pub(crate) fn event_wait(client: &Client, event: CUevent) -> Result<NodeKind> {
     named_event(client, event).map(NodeKind::EventWait)
 }
 
-fn named_event(client: &Client, event: CUevent) -> Result<Arc<events::Event>> {
+fn named_event(client: &Client, event: CUevent) -> Result<Arc<Event>> {
     events::get(client, event).map_err(|_| CUresult::ERROR_INVALID_VALUE)
 }
 
