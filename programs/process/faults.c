@@ -179,7 +179,7 @@ struct Known {
     uint32_t words[ELEMENTS];
 };
 
-static struct Known plain, pooled, pinned, managed, of_graph, numbered, unnumbered, of_pool;
+static struct Known plain, pooled, pinned, managed, of_graph, of_node, numbered, unnumbered, of_pool;
 /* Addresses without memory, and memory that is mapped at the second or the third granule of them. */
 static CUdeviceptr addresses;
 static size_t granule_bytes;
@@ -260,6 +260,31 @@ static void remap(void) {
     numbered.device = map_at(numbered.device == addresses + granule_bytes ? 2 : 1, piece);
 }
 
+/* Works on the words of `of_graph` in memory of the captured graph's own; returns its address. */
+static CUdeviceptr step_aside(void) {
+    CUdeviceptr aside = 0;
+    CALL(cuMemAllocAsync, &aside, sizeof of_graph.words, streams[0]);
+    CALL(cuMemcpyDtoDAsync, aside, of_graph.device, sizeof of_graph.words, streams[0]);
+    launch_step(&(struct Known){.device = aside}, streams[0]);
+    CALL(cuMemcpyDtoDAsync, of_graph.device, aside, sizeof of_graph.words, streams[0]);
+    CALL(cuMemFreeAsync, aside, streams[0]);
+    return aside;
+}
+
+/* Memory that a graph has allocated and left. */
+static void allocate_in_graph(void) {
+    CUgraph graph;
+    CUgraphExec once;
+    CALL(cuStreamBeginCapture, streams[0], CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
+    CALL(cuMemAllocAsync, &of_node.device, sizeof of_node.words, streams[0]);
+    CALL(cuStreamEndCapture, streams[0], &graph);
+    CALL(cuGraphInstantiate, &once, graph, 0);
+    CALL(cuGraphLaunch, once, streams[0]);
+    CALL(cuStreamSynchronize, streams[0]);
+    CALL(cuGraphExecDestroy, once);
+    CALL(cuGraphDestroy, graph);
+}
+
 static void make(void) {
     void *host;
     int least, greatest;
@@ -275,8 +300,9 @@ static void make(void) {
     CALL(cuStreamCreateWithPriority, &streams[1], CU_STREAM_DEFAULT, greatest);
     CALL(cuMemAllocAsync, &pooled.device, sizeof plain.words, streams[0]);
     CALL(cuStreamSynchronize, streams[0]);
+    allocate_in_graph();
     make_virtual();
-    struct Known *all[] = {&plain, &pooled, &pinned, &managed, &of_graph, &numbered, &unnumbered, &of_pool};
+    struct Known *all[] = {&plain, &pooled, &pinned, &managed, &of_graph, &of_node, &numbered, &unnumbered, &of_pool};
     for (uint32_t i = 0; i < sizeof all / sizeof *all; ++i) {
         fill(all[i], i * 77);
     }
@@ -284,7 +310,7 @@ static void make(void) {
     CALL(cuEventCreate, &recorded, CU_EVENT_DISABLE_TIMING);
     CALL(cuFuncSetAttribute, step, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, 4096);
     CALL(cuStreamBeginCapture, streams[0], CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
-    launch_step(&of_graph, streams[0]);
+    REQUIRE(step_aside() == step_aside());
     launch_step(&of_graph, streams[0]);
     CALL(cuStreamEndCapture, streams[0], &graph);
     CALL(cuGraphInstantiate, &executable, graph, 0);
@@ -310,6 +336,7 @@ static const char *check(void) {
     launch_step(&numbered, NULL);
     launch_step(&unnumbered, NULL);
     launch_step(&of_pool, NULL);
+    launch_step(&of_node, NULL);
     CALL(cuGraphLaunch, executable, streams[0]);
     CALL(cuCtxSynchronize);
     foresee(&plain);
@@ -320,7 +347,9 @@ static const char *check(void) {
     foresee(&numbered);
     foresee(&unnumbered);
     foresee(&of_pool);
+    foresee(&of_node);
     remap();
+    foresee(&of_graph);
     foresee(&of_graph);
     foresee(&of_graph);
     CUDA_MEMCPY2D copy = {.srcMemoryType = CU_MEMORYTYPE_DEVICE,
@@ -350,7 +379,8 @@ static const char *check(void) {
            : !is_right(&numbered) ? "memory that was mapped"
            : !is_right(&unnumbered) ? "memory that only its mapping holds"
            : !is_right(&of_pool)  ? "memory of a pool of its own"
-           : !is_right(&of_graph) ? "a graph's memory"
+           : !is_right(&of_graph) ? "memory that a graph works on"
+           : !is_right(&of_node)  ? "memory that a graph has allocated"
                                   : "ok";
 }
 

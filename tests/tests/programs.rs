@@ -73,6 +73,7 @@ const KERNELS: &[(&str, u64)] = &[
     ("graphs", 43),
     ("stream_capture", 84),
     ("graph_api", 6),
+    ("graph_memory", 221),
     ("copies", 6),
     ("ptx_text", 2),
     ("linking", 1),

@@ -243,3 +243,20 @@ fn the_least_limit_has_room_for_a_context_and_an_allocation() -> Result<()> {
     }
     Ok(())
 }
+
+/// The program's longest chain has six allocations of 64 MiB, one after the other.
+#[test]
+fn allocations_of_a_graph_that_follow_each_other_count_once() -> Result<()> {
+    let daemon = Daemon::start(Sandbox::new()?)?;
+    let sandbox = daemon.sandbox();
+    let under = |limit| {
+        let program = sandbox.installation.program("driver-api", "graph_memory");
+        let mut command = sandbox.command(program, Runtime::OpenMps);
+        process::run(command.env("OPENMPS_MEMORY_LIMIT", limit), PATIENCE)
+    };
+    under("128M")?.success()?;
+    let refused = under("60M")?;
+    ensure!(refused.stderr.contains("cuGraphAddMemAllocNode"), "{refused:?}");
+    ensure!(refused.stderr.contains("returned 2"), "{refused:?}");
+    Ok(())
+}

@@ -16,8 +16,6 @@ use crate::paths::Paths;
 const MOST_FILES: usize = 25;
 /// Files in one circle, at most.
 const LONGEST_CIRCLE: usize = 10;
-/// Crates with longer ones, which only become shorter.
-const LONGER: &[(&str, usize)] = &[("client", 69), ("openmps", 13)];
 
 /// A file's path as a module, from the crate's root on.
 type Module = Vec<String>;
@@ -49,18 +47,12 @@ fn faults_of(source: &Path) -> Result<Vec<String>> {
     let (mut texts, mut faults) = (BTreeMap::new(), Vec::new());
     read(source, &Module::new(), &mut texts, &mut faults)?;
     let circle = longest_circle(&edges(&texts));
-    let allowed = LONGER.iter().find(|(crate_name, _)| *crate_name == name);
-    let allowed = allowed.map_or(LONGEST_CIRCLE, |(_, length)| *length);
-    let files = || circle.iter().map(|file| file.join("::")).collect::<Vec<_>>().join(", ");
-    match circle.len() {
-        found if found > allowed => faults.push(format!(
-            "{name}: {found} files import each other in a circle, {allowed} may: {}",
-            files()
-        )),
-        found if allowed > LONGEST_CIRCLE && found < allowed => faults.push(format!(
-            "{name}: its circle has {found} files: lower the {allowed} in xtask/src/rooms.rs"
-        )),
-        _ => {}
+    if circle.len() > LONGEST_CIRCLE {
+        let files: Vec<String> = circle.iter().map(|file| file.join("::")).collect();
+        let (found, files) = (files.len(), files.join(", "));
+        faults.push(format!(
+            "{name}: {found} files import each other in a circle, {LONGEST_CIRCLE} may: {files}"
+        ));
     }
     Ok(faults)
 }

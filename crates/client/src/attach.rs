@@ -22,6 +22,10 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+/// The newest CUDA version whose functions we have; attached programs are never told of a newer
+/// driver.
+pub(crate) const NEWEST_VERSION: i32 = 13000;
+
 /// Directory of the daemon's socket, as for the original.
 const PIPE_DIRECTORY_VARIABLE: &str = "CUDA_MPS_PIPE_DIRECTORY";
 const DEFAULT_PIPE_DIRECTORY: &str = "/tmp/nvidia-mps";

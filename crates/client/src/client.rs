@@ -3,35 +3,38 @@
 //! Made once, by the choice, and never freed: programs call until their last instruction, from exit
 //! handlers and from threads that outlive `main`.
 
-use crate::attach::Attachment;
+pub(crate) mod starting;
+
 use crate::attach::health::Health;
-use crate::attach::visible::{Identity, Order, visible};
+use crate::code::function::Function;
 use crate::code::library::{Kernel, Library};
 use crate::code::link_state::LinkState;
-use crate::code::module::{Function, Module};
+use crate::code::module::Module;
 use crate::context::Context;
 use crate::context::device::Device;
+use crate::context::green::{Descriptions, Green};
 use crate::copy::array::{Array, MipmappedArray};
-use crate::entry::{Description, Green, Object, Stored};
+use crate::copy::texture::Textures;
 use crate::graph::Graphs;
-use crate::handles::{Kind, Table};
+use crate::handles::Table;
 use crate::memory::memory_map::MemoryMap;
-use crate::memory::peer::Peers;
+use crate::memory::peers::Peers;
 use crate::memory::pool::Pool;
-use crate::memory::virtual_memory::{MemoryHandle, VirtualRanges};
-use crate::session::Result;
+use crate::memory::virtual_ranges::{MemoryHandle, VirtualRanges};
+use crate::recorder::tracer;
+use crate::result::Result;
 use crate::stream::Stream;
-use crate::stream::events::Event;
-use crate::thread::current;
+use crate::stream::attributes::StreamAttributes;
+use crate::stream::event::Event;
+use crate::thread::callback;
 use cuda_abi::managed_advice::Advices;
 use cuda_abi::types::CUresult;
 use link::socket::{Connection, SocketError};
 use link::wire::attach::{ClientReply, ClientRequest};
-use rustix::event::PollFlags;
-use rustix::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use rustix::fd::{OwnedFd, RawFd};
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicPtr, AtomicU8, Ordering};
-use std::sync::{Arc, Mutex, Once};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// Longest wait for the server's answer to a request on the control socket: an executor may have to
@@ -65,12 +68,10 @@ pub(crate) struct Client {
     pub(crate) virtual_ranges: VirtualRanges,
     pub(crate) arrays: Table<Array>,
     pub(crate) mipmapped_arrays: Table<MipmappedArray>,
-    /// Texture and surface objects, by the driver's values.
-    pub(crate) textures: Mutex<HashMap<u64, Object>>,
+    pub(crate) textures: Textures,
     pub(crate) graphs: Graphs,
     pub(crate) greens: Table<Green>,
-    /// By handle, from 1.
-    pub(crate) descriptions: Mutex<Vec<Description>>,
+    pub(crate) descriptions: Descriptions,
     pub(crate) memory: MemoryMap,
     pub(crate) advices: Advices,
     pub(crate) peers: Peers,
@@ -80,8 +81,7 @@ pub(crate) struct Client {
     pub(crate) opened: Mutex<HashMap<u64, u32>>,
     /// The server's name for this process.
     pub(crate) client_id: u64,
-    /// Attributes that the program has set, by stream.
-    pub(crate) stream_attributes: Mutex<HashMap<(u64, u32), Stored>>,
+    pub(crate) stream_attributes: StreamAttributes,
     control: Mutex<Connection>,
     /// The descriptor in `control`, for those who must not wait for the lock.
     control_descriptor: RawFd,
@@ -97,102 +97,6 @@ pub(crate) enum Launches {
 
 /// Never freed once it is there; null again only in the child of a fork.
 static CLIENT: AtomicPtr<Client> = AtomicPtr::new(core::ptr::null_mut());
-
-/// Makes the state of an attached process.
-pub(crate) fn start(attachment: Attachment) -> Result<&'static Client> {
-    let Attachment { connection, welcome } = attachment;
-    let order = match std::env::var("CUDA_DEVICE_ORDER").as_deref() {
-        Ok("PCI_BUS_ID") => Order::PciBusId,
-        _ => Order::Driver,
-    };
-    // Numbered as if others were not there: a program that asks for device 0 means its first.
-    let open: Vec<usize> =
-        (0..welcome.devices.len()).filter(|&index| !welcome.devices[index].closed).collect();
-    let identity = |&index: &usize| {
-        let device = &welcome.devices[index];
-        Identity { uuid: device.uuid, pci_bus_id: device.pci_bus_id.clone() }
-    };
-    let identities: Vec<_> = open.iter().map(identity).collect();
-    let chosen = visible(&identities, order, std::env::var("CUDA_VISIBLE_DEVICES").ok().as_deref());
-    if chosen.is_empty() {
-        crate::error!(
-            "the server has {} devices for this process and CUDA_VISIBLE_DEVICES leaves none",
-            identities.len()
-        );
-        return Err(CUresult::ERROR_NO_DEVICE);
-    }
-    let contexts = Table::new(Kind::Context);
-    let pools = Table::new(Kind::Pool);
-    let mut devices = Vec::new();
-    for (ordinal, &place) in chosen.iter().enumerate() {
-        let index = open[place];
-        devices.push(Device::new(
-            ordinal,
-            index,
-            welcome.devices[index].clone(),
-            &contexts,
-            &pools,
-        )?);
-    }
-    let launches = match std::env::var("CUDA_LAUNCH_BLOCKING").as_deref() {
-        Ok("1") => Launches::Blocking,
-        _ => Launches::Asynchronous,
-    };
-    let health = Health::default();
-    let leaked = Box::into_raw(Box::new(Client {
-        driver_version: welcome.driver_version.min(crate::attach::choice::NEWEST_VERSION),
-        devices,
-        launches,
-        health: health.clone(),
-        contexts,
-        streams: Table::new(Kind::Stream),
-        events: Table::new(Kind::Event),
-        modules: Table::new(Kind::Module),
-        functions: Table::new(Kind::Function),
-        libraries: Table::new(Kind::Library),
-        kernels: Table::new(Kind::Kernel),
-        links: Table::new(Kind::Link),
-        pools,
-        memories: Table::new(Kind::Memory),
-        virtual_ranges: VirtualRanges::default(),
-        arrays: Table::new(Kind::Array),
-        mipmapped_arrays: Table::new(Kind::MipmappedArray),
-        textures: Mutex::default(),
-        graphs: Graphs::default(),
-        greens: Table::new(Kind::Green),
-        descriptions: Mutex::default(),
-        memory: MemoryMap::default(),
-        advices: Advices::default(),
-        peers: Peers::default(),
-        shared: Mutex::default(),
-        opened: Mutex::default(),
-        client_id: welcome.client_id,
-        stream_attributes: Mutex::default(),
-        control_descriptor: connection.as_fd().as_raw_fd(),
-        control: Mutex::new(connection),
-        state: AtomicU8::new(STARTED),
-    }));
-    // SAFETY: a box that is never freed and, from here on, only read.
-    let client: &'static Client = unsafe { &*leaked };
-    let flags = PollFlags::RDHUP | PollFlags::IN;
-    let watched = health.watch_and_hear(
-        &*client.lock_control(),
-        flags,
-        || client.hear_server(),
-        || client.wake_waiters(),
-    );
-    watched.map_err(|_| CUresult::ERROR_OPERATING_SYSTEM)?;
-    // Release: with the Acquire in `started`.
-    CLIENT.store(leaked, Ordering::Release);
-    // A child that attaches anew has inherited the handler.
-    static HANDLER: Once = Once::new();
-    HANDLER.call_once(|| {
-        // SAFETY: the handler only stores to atomics and closes descriptors, which is allowed in
-        // the child of a fork.
-        let _ = unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
-    });
-    Ok(client)
-}
 
 /// The state, if this process is attached; of any use only after `cuInit`.
 #[inline(always)]
@@ -210,7 +114,7 @@ pub(crate) fn get() -> Result<&'static Client> {
     if client.state.load(Ordering::Acquire) != INITIALISED {
         return Err(CUresult::ERROR_NOT_INITIALIZED);
     }
-    if current::in_callback() {
+    if callback::is_running() {
         return Err(CUresult::ERROR_NOT_PERMITTED);
     }
     Ok(client)
@@ -220,37 +124,6 @@ pub(crate) fn get() -> Result<&'static Client> {
 #[inline(always)]
 pub(crate) fn run(body: impl FnOnce(&'static Client) -> Result) -> CUresult {
     get().and_then(body).into()
-}
-
-/// After a fork the server still serves the parent: the child must neither speak on its connections
-/// nor hold them open. The child of an initialised process has no driver, as natively; of one that
-/// has only asked for the version, it may initialise its own.
-extern "C" fn in_child() {
-    let Some(client) = started() else { return };
-    // The child of such a child has nothing of the parent's: the descriptors' numbers may be the
-    // program's by now.
-    let before = client.state.swap(FORKED, Ordering::AcqRel);
-    if before == FORKED {
-        return;
-    }
-    crate::exports::detach();
-    let close = |descriptor: RawFd| {
-        // SAFETY: the descriptor is this library's; nothing in the child uses it again, as every
-        // call is refused from here on.
-        unsafe { libc::close(descriptor) };
-    };
-    close(client.control_descriptor);
-    for device in &client.devices {
-        if let Some(backend) = device.opened() {
-            close(backend.session.executor().as_fd().as_raw_fd());
-            backend.session.two_sided().managed.descriptor().into_iter().for_each(close);
-        }
-    }
-    if before == STARTED {
-        // Relaxed: the child has one thread.
-        CLIENT.store(core::ptr::null_mut(), Ordering::Relaxed);
-        crate::attach::choice::forget();
-    }
 }
 
 impl Client {
@@ -340,8 +213,7 @@ impl Client {
     /// A tracer was passed on. Not on this thread, which may be one that a session waits for.
     fn be_traced(&'static self, tracer: OwnedFd) {
         let Ok(connection) = Connection::from_socket(tracer) else { return };
-        let begun =
-            crate::thread::spawn("openmps-trace", move || crate::recorder::begin(connection, self));
+        let begun = crate::thread::spawn("openmps-trace", move || tracer::begin(connection, self));
         if let Err(error) = begun {
             crate::warn!("this process cannot be traced: {error}");
         }

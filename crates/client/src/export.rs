@@ -1,7 +1,9 @@
 //! What the export tables and the start-up handshake of libcudart need to know of this library.
 
 use crate::client::{self, started};
-use crate::entry::load_current;
+use crate::code::modules;
+use crate::context::STORAGE;
+use crate::stream::targets;
 use crate::thread::current;
 use core::ffi::c_void;
 use cuda_abi::context_storage::ContextStorage;
@@ -15,8 +17,6 @@ use cuda_abi::types::{
 pub(crate) struct Attached;
 
 pub(crate) static TABLES: Tables = Tables::new::<Attached>();
-/// Values that other libraries keep per context.
-pub(crate) static STORAGE: ContextStorage = ContextStorage::new();
 
 impl Driver for Attached {
     fn tables() -> &'static Tables {
@@ -60,23 +60,18 @@ impl Driver for Attached {
         Ok(client::get()?.context(context.0)?.id)
     }
 
-    fn stream_id(stream: CUstream) -> Result<u64, CUresult> {
-        let mut id = 0;
-        // SAFETY: a place of our own.
-        match unsafe { crate::entry::cuStreamGetId(stream, &mut id) } {
-            CUresult::SUCCESS => Ok(id),
-            error => Err(error),
-        }
+    fn stream_id(handle: CUstream) -> Result<u64, CUresult> {
+        targets::id_of(client::get()?, handle)
     }
 
     unsafe fn load_module(image: *const c_void) -> Result<CUmodule, CUresult> {
         // SAFETY: the caller's promise: an image.
-        unsafe { load_current(client::get()?, image) }
+        unsafe { modules::load_current(client::get()?, image) }
     }
 
     fn module_functions(module: CUmodule) -> Result<Vec<CUfunction>, CUresult> {
         let client = client::get()?;
-        let module = crate::code::module::get(client, module.0)?;
+        let module = modules::get(client, module.0)?;
         let names = module.kernel_names()?;
         names.iter().map(|name| Ok(CUfunction(module.function(client, name)?.token))).collect()
     }

@@ -26,6 +26,7 @@ mod log;
 mod memory;
 mod numbers;
 mod recorder;
+mod result;
 mod session;
 mod stream;
 #[cfg(test)]

@@ -2,31 +2,35 @@
 //! memory.
 
 pub(crate) mod allocator;
+pub(crate) mod bounce;
 pub(crate) mod device_heap;
+pub(crate) mod fill;
 pub(crate) mod host_heap;
 pub(crate) mod memory_map;
 pub(crate) mod pages;
+pub(crate) mod pattern;
 pub(crate) mod peer;
+pub(crate) mod peers;
 pub(crate) mod pool;
 pub(crate) mod sharing;
 pub(crate) mod virtual_memory;
+pub(crate) mod virtual_ranges;
 
 use crate::client::Client;
 use crate::context::Context;
 use crate::context::backend::Backend;
-use crate::copy::Timing;
-use crate::graph::{GraphMemory, MemsetWork, NodeKind};
+use crate::graph::memory::GraphMemory;
 use crate::memory::allocator::Range;
-use crate::memory::memory_map::{Alias, Area, Kind, Reach};
+use crate::memory::memory_map::{Alias, Area, Kind};
 use crate::memory::pool::{Pool, Sharing};
-use crate::session::Result;
+use crate::result::Result;
 use crate::stream::Target;
 use crate::thread::current;
-use crate::two_sided::managed;
+use crate::two_sided::managed::allocations;
 use cuda_abi::types::CUresult;
 use link::pages::Pages;
 use link::wire::attach::Window;
-use link::wire::command::{Fill, Opcode, REGION_PINNED};
+use link::wire::command::REGION_PINNED;
 use rustix::fd::AsFd;
 use rustix::mm::{MapFlags, ProtFlags};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -105,10 +109,7 @@ pub(crate) fn free(client: &Client, address: u64) -> Result {
 
 /// Frees what an allocation node allocated; it is the graph's to allocate again.
 pub(crate) fn free_graph_memory(client: &Client, memory: Arc<GraphMemory>) -> Result {
-    if !memory.is_live() {
-        return Err(CUresult::ERROR_INVALID_VALUE);
-    }
-    memory.set_live(false);
+    client.graphs.memory.free(&memory)?;
     drop(memory);
     client.graphs.memory.collect(client);
     Ok(())
@@ -135,7 +136,7 @@ fn free_area(client: &Client, area: &Area) -> Result {
             }
             free_on_device()
         }
-        Kind::Managed => managed::free(backend, id, area.base),
+        Kind::Managed => allocations::free(backend, id, area.base),
         Kind::ManagedHost | Kind::Pinned(_) => free_shared(backend, id, area),
         Kind::Registered { ref alias, .. } => match &*locked(alias) {
             Some(alias) => {
@@ -211,7 +212,7 @@ pub(crate) fn allocate_managed(client: &Client, size_bytes: u64) -> Result<u64> 
     let context = current::owner()?;
     let (backend, id) = context.backend()?;
     if size_bytes <= client.device(context.device)?.info.total_memory_bytes
-        && let Some(address) = managed::allocate(backend, id, size_bytes)?
+        && let Some(address) = allocations::allocate(backend, id, size_bytes)?
     {
         let (token, device) = (context.token, context.device);
         client.memory.insert(Area::new(address, size_bytes, Kind::Managed, token, device));
@@ -369,73 +370,4 @@ fn restore(backend: &Backend, id: u32, alias: &Alias) -> Result {
     };
     mapped.map_err(|_| CUresult::ERROR_OUT_OF_MEMORY)?;
     backend.host_heap.destroy_region(&backend.session, id, alias.address, alias.size_bytes)
-}
-
-/// What a memset writes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Pattern {
-    /// 1, 2 or 4.
-    pub(crate) element_bytes: u32,
-    pub(crate) value: u32,
-}
-
-/// Where a memset writes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Rows {
-    pub(crate) address: u64,
-    pub(crate) pitch_bytes: u64,
-    /// Elements of a row.
-    pub(crate) width: u64,
-    pub(crate) height: u64,
-}
-
-/// Fills in stream order; the synchronous form waits where the host could look.
-pub(crate) fn fill(
-    client: &'static Client,
-    target: &Target,
-    rows: Rows,
-    pattern: Pattern,
-    timing: Timing,
-) -> Result {
-    let Rows { address, pitch_bytes, width, height } = rows;
-    if width == 0 || height == 0 {
-        return target.backend.session.check();
-    }
-    let area = check_fill(client, rows, pattern)?;
-    if target.capture(client, || Ok(NodeKind::Memset(MemsetWork { rows, pattern })))? {
-        return Ok(());
-    }
-    let device = target.context.device;
-    if area.device != device {
-        let span = pitch_bytes * (height - 1) + width * u64::from(pattern.element_bytes);
-        if !peer::reaches(client, device, &Reach::Shared(Arc::clone(&area)), address, span) {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
-    }
-    let body = Fill {
-        stream: target.slot,
-        element_bytes: pattern.element_bytes,
-        destination: address,
-        pitch_bytes,
-        width,
-        height,
-        value: pattern.value,
-        reserved: 0,
-    };
-    let mark = target.post(Opcode::Fill, &body)?;
-    if timing == Timing::Synchronous && area.is_host() { target.wait(mark) } else { Ok(()) }
-}
-
-/// Checks a fill that is not empty; returns what it writes to.
-pub(crate) fn check_fill(client: &Client, rows: Rows, pattern: Pattern) -> Result<Arc<Area>> {
-    let Rows { address, pitch_bytes, width, height } = rows;
-    let element = u64::from(pattern.element_bytes);
-    let row_bytes = width.checked_mul(element).ok_or(CUresult::ERROR_INVALID_VALUE)?;
-    let aligned =
-        address.is_multiple_of(element) && (height == 1 || pitch_bytes.is_multiple_of(element));
-    if !aligned || (height > 1 && pitch_bytes < row_bytes) {
-        return Err(CUresult::ERROR_INVALID_VALUE);
-    }
-    let span = pitch_bytes.checked_mul(height - 1).and_then(|bytes| bytes.checked_add(row_bytes));
-    client.memory.device_reach(address, span.ok_or(CUresult::ERROR_INVALID_VALUE)?)
 }

@@ -1,6 +1,6 @@
 //! Small numbers by which the executor knows events, modules and functions.
 
-use crate::session::Result;
+use crate::result::Result;
 use cuda_abi::types::CUresult;
 use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};

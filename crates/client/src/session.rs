@@ -4,64 +4,47 @@
 //! at once; *called* ones wait for their answer in a call slot. Waits are bounded by looks at the
 //! server's health, so its death is an error from the next call and never a hang.
 
+mod calls;
 pub(crate) mod expected_wait;
+mod files;
 pub(crate) mod output;
 pub(crate) mod portions;
 pub(crate) mod quiet_copy;
 pub(crate) mod slots;
 pub(crate) mod staging;
+pub(crate) mod streams;
 pub(crate) mod trays;
+mod waits;
 
 use crate::attach::health::Health;
 use crate::recorder;
-use crate::session::expected_wait::Woke;
+use crate::result::Result;
 use crate::session::output::Output;
 use crate::session::quiet_copy::QuietStream;
 use crate::session::slots::{Mark, Slots};
 use crate::stream::gates::{Gates, Ordered};
 use crate::two_sided::TwoSided;
 use cuda_abi::types::CUresult;
-use link::call::{CallError, CallSlots};
-use link::completion::{self, CompletionError, CompletionWords, GUARD_ERROR};
+use link::call::CallSlots;
+use link::completion::{CompletionWords, GUARD_ERROR};
 use link::ring::{PostError, Producer};
 use link::session_memory::SessionMemory;
 use link::shm::ShmError;
 use link::socket::Connection;
 use link::spin::Spin;
-use link::wire::attach::RegionFile;
-use link::wire::command::{
-    DEFAULT_STREAM, EventRecord, NO_CALL, Opcode, RegionMap, RegionUnmap, Signal, StreamCreate,
-    StreamDestroy,
-};
-use link::wire::trace::{TraceControl, TraceFile};
-use link::wire::virtual_memory::{MemoryFile, MemoryNumber};
-use rustix::fd::{BorrowedFd, OwnedFd};
+use link::wire::command::{EventRecord, NO_CALL, Opcode, Signal};
+use rustix::fd::OwnedFd;
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Once};
 use std::time::{Duration, Instant};
-use zerocopy::{FromBytes, Immutable, IntoBytes};
+use zerocopy::{Immutable, IntoBytes};
 
 const SEND_TIMEOUT: Duration = Duration::from_secs(5);
 /// The executor says within this what share of the SMs a new session has, unless kernels are in
 /// its way.
 const SHARE_LIMIT: Duration = Duration::from_secs(1);
 const SHARE_POLL: Duration = Duration::from_micros(50);
-
-/// The result of what can fail with a `CUresult`.
-pub(crate) type Result<T = ()> = core::result::Result<T, CUresult>;
-
-/// A stream that is to be made.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct StreamPlan {
-    /// `CU_STREAM_*`, or `DEFAULT_STREAM`.
-    pub(crate) flags: u32,
-    pub(crate) priority: i32,
-    /// The executor's number of the SMs that it runs on.
-    pub(crate) partition: u32,
-    /// Slot of the default stream that a blocking one is ordered with.
-    pub(crate) default_stream: u32,
-}
 
 /// See the module's description.
 pub(crate) struct Session {
@@ -285,58 +268,6 @@ impl Session {
         Ok(mark)
     }
 
-    /// Makes a stream.
-    pub(crate) fn create_stream(&self, context: u32, plan: StreamPlan) -> Result<u32> {
-        self.check()?;
-        let mut posting = self.lock();
-        let body = self.plan_stream(&mut posting, context, plan)?;
-        self.put(&mut posting, Opcode::StreamCreate, NO_CALL, context, &[body.as_bytes()])?;
-        Ok(body.stream)
-    }
-
-    /// The same, and waits until it is there: where none can be made only this call fails, and not
-    /// the session.
-    fn create_stream_now(&self, context: u32, plan: StreamPlan) -> Result<u32> {
-        self.check()?;
-        let body = self.plan_stream(&mut self.lock(), context, plan)?;
-        let made = self.call(context, Opcode::StreamCreate, &[body.as_bytes()]);
-        made.map(|_| body.stream).inspect_err(|_| self.lock().slots.give_back(body.stream))
-    }
-
-    /// Takes a slot for a stream.
-    fn plan_stream(
-        &self,
-        posting: &mut Posting,
-        context: u32,
-        plan: StreamPlan,
-    ) -> Result<StreamCreate> {
-        let taken = posting.slots.take(context, |slot| self.words.completed(slot));
-        let slot = taken.ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
-        if plan.flags & DEFAULT_STREAM != 0 {
-            posting.slots.make_default(slot);
-        }
-        Ok(StreamCreate {
-            stream: slot,
-            flags: plan.flags,
-            priority: plan.priority,
-            partition: plan.partition,
-            legacy: plan.default_stream,
-            reserved: 0,
-        })
-    }
-
-    /// Destroys a stream once its work is done; returns at once.
-    pub(crate) fn destroy_stream(&self, context: u32, slot: u32) -> Result {
-        self.check()?;
-        let mut posting = self.lock();
-        let mark = posting.slots.mark(slot, context);
-        self.signal(&mut posting, context, mark)?;
-        let body = StreamDestroy { stream: slot, reserved: 0 };
-        self.put(&mut posting, Opcode::StreamDestroy, NO_CALL, context, &[body.as_bytes()])?;
-        posting.slots.give_back(slot);
-        Ok(())
-    }
-
     fn signal(&self, posting: &mut Posting, context: u32, mark: Mark) -> Result {
         let Some(value) = posting.slots.needs_signal(mark) else { return Ok(()) };
         let body = Signal { stream: mark.slot, reserved: 0, value };
@@ -371,82 +302,6 @@ impl Session {
     /// Whether a mark's work is done, as far as the completion word says.
     pub(crate) fn is_complete(&self, mark: Mark) -> bool {
         self.words.completed(mark.slot) >= mark.number
-    }
-
-    /// Whether a mark's work is done; asks for its signal.
-    pub(crate) fn query(&self, context: u32, mark: Mark) -> Result<bool> {
-        self.check()?;
-        if !self.is_complete(mark) {
-            self.request(context, mark)?;
-        }
-        let is_complete = self.is_complete(mark);
-        if is_complete {
-            self.settle()?;
-        }
-        Ok(is_complete)
-    }
-
-    /// Waits until a mark's work is done.
-    pub(crate) fn wait(&self, context: u32, mark: Mark) -> Result {
-        self.check()?;
-        if !self.is_complete(mark) {
-            self.request(context, mark)?;
-            self.await_word(mark, None)?;
-        }
-        // Whatever was wrong was wrong before what has been waited for ended.
-        self.check()?;
-        self.settle()?;
-        self.output.deliver(self, context)
-    }
-
-    /// The same for work that should take so long: sleeps for most of that and spins for the rest,
-    /// so that the end is not noticed late.
-    pub(crate) fn wait_expecting(
-        &self,
-        context: u32,
-        mark: Mark,
-        expected: Duration,
-    ) -> Result<Woke> {
-        self.check()?;
-        self.request(context, mark)?;
-        let is_over = || self.is_complete(mark) || !self.is_alive();
-        // Who copies once copies again: the executor is awake by then.
-        let cores = || self.memory.cores();
-        let woke = expected_wait::until(is_over, expected, cores, || self.memory.wake_consumer());
-        self.wait(context, mark).map(|()| woke)
-    }
-
-    /// Waits until a mark's work is done, and does nothing else that belongs to waiting.
-    pub(crate) fn wait_quietly(&self, context: u32, mark: Mark) -> Result {
-        if !self.is_complete(mark) {
-            self.request(context, mark)?;
-            self.await_word(mark, None)?;
-        }
-        Ok(())
-    }
-
-    /// Waits until a signalled mark's work is done, `timeout` at most; says whether it is.
-    pub(crate) fn wait_briefly(&self, mark: Mark, timeout: Duration) -> Result<bool> {
-        match self.await_word(mark, Some(timeout)) {
-            Err(CUresult::ERROR_NOT_READY) => Ok(false),
-            Err(error) => Err(error),
-            Ok(()) => Ok(true),
-        }
-    }
-
-    fn await_word(&self, mark: Mark, timeout: Option<Duration>) -> Result {
-        let Mark { slot, number } = mark;
-        let waited = with_spin(|spin| {
-            let mut alive = || self.is_alive();
-            completion::wait(&self.memory, &self.words, slot, number, timeout, spin, &mut alive)
-        });
-        waited.map_err(|error| match error {
-            CompletionError::SessionFailed(code) => self.failed(code),
-            CompletionError::PeerGone => {
-                self.check().err().unwrap_or(CUresult::ERROR_MPS_RPC_FAILURE)
-            }
-            CompletionError::TimedOut => CUresult::ERROR_NOT_READY,
-        })
     }
 
     /// Memory that both sides use.
@@ -492,133 +347,5 @@ impl Session {
     /// What the session's kernels print.
     pub(crate) fn output(&self) -> &Output {
         &self.output
-    }
-
-    /// Waits for all work of a context (0: of the session), and for the host functions of all
-    /// streams.
-    pub(crate) fn wait_all(&self, context: u32) -> Result {
-        self.gates.wait_all(|| self.check())?;
-        for mark in self.outstanding(context)? {
-            self.await_word(mark, None)?;
-        }
-        self.settle()?;
-        self.output.deliver(self, context)?;
-        self.check()
-    }
-
-    /// Calls: posts and waits for the answer, success or not.
-    pub(crate) fn call_raw(
-        &self,
-        context: u32,
-        opcode: Opcode,
-        parts: &[&[u8]],
-    ) -> Result<(CUresult, Vec<u8>)> {
-        self.check()?;
-        let call = loop {
-            match self.calls.claim() {
-                Ok(call) => break call,
-                Err(_) if !self.is_alive() => return Err(CUresult::ERROR_MPS_RPC_FAILURE),
-                Err(_) => std::thread::yield_now(),
-            }
-        };
-        let posted = self.put(&mut self.lock(), opcode, call.slot(), context, parts);
-        if let Err(error) = posted {
-            call.cancel_unposted();
-            return Err(error);
-        }
-        let mut reply = Vec::new();
-        let answered = with_spin(|spin| call.wait(spin, &mut reply, &mut || self.is_alive()));
-        match answered {
-            Ok(status) => Ok((CUresult(status), reply)),
-            Err(CallError::PeerGone | CallError::NoFreeSlot) => {
-                Err(self.check().err().unwrap_or(CUresult::ERROR_MPS_RPC_FAILURE))
-            }
-        }
-    }
-
-    /// Calls and returns the answer's bytes; what is not success is the error.
-    pub(crate) fn call(&self, context: u32, opcode: Opcode, parts: &[&[u8]]) -> Result<Vec<u8>> {
-        match self.call_raw(context, opcode, parts)? {
-            (CUresult::SUCCESS, reply) => Ok(reply),
-            (error, _) => Err(error),
-        }
-    }
-
-    /// Calls and returns the answer's struct.
-    pub(crate) fn call_for<R: FromBytes>(
-        &self,
-        context: u32,
-        opcode: Opcode,
-        parts: &[&[u8]],
-    ) -> Result<R> {
-        let reply = self.call(context, opcode, parts)?;
-        R::read_from_prefix(&reply)
-            .map(|(reply, _)| reply)
-            .map_err(|_| CUresult::ERROR_MPS_RPC_FAILURE)
-    }
-
-    /// Maps a file of ours into the executor, at the address where we have it.
-    pub(crate) fn map_region(
-        &self,
-        context: u32,
-        file: BorrowedFd<'_>,
-        region: RegionMap,
-    ) -> Result {
-        let _together = self.mapping.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        self.check()?;
-        let packet = RegionFile { address: region.address };
-        self.executor.send(&packet, &[file], SEND_TIMEOUT).map_err(|error| {
-            crate::error!("a region's file could not be sent: {error}");
-            CUresult::ERROR_MPS_RPC_FAILURE
-        })?;
-        self.call(context, Opcode::RegionMap, &[region.as_bytes()]).map(drop)
-    }
-
-    /// Gives the executor memory of another process, as number `memory`.
-    pub(crate) fn import_memory(&self, file: BorrowedFd<'_>, memory: u32) -> Result {
-        let _together = self.mapping.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        self.check()?;
-        self.executor.send(&MemoryFile { memory }, &[file], SEND_TIMEOUT).map_err(|error| {
-            crate::error!("a descriptor of memory could not be sent: {error}");
-            CUresult::ERROR_INVALID_VALUE
-        })?;
-        let body = MemoryNumber { memory, reserved: 0 };
-        self.call(0, Opcode::MemoryImport, &[body.as_bytes()]).map(drop)
-    }
-
-    /// A descriptor of the memory with that number.
-    pub(crate) fn export_memory(&self, memory: u32) -> Result<OwnedFd> {
-        let _together = self.mapping.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        let body = MemoryNumber { memory, reserved: 0 };
-        self.call(0, Opcode::MemoryExport, &[body.as_bytes()])?;
-        let received = self.executor.receive::<MemoryFile>(SEND_TIMEOUT);
-        let mut received = received.map_err(|_| CUresult::ERROR_MPS_RPC_FAILURE)?;
-        received.descriptors.pop().ok_or(CUresult::ERROR_MPS_RPC_FAILURE)
-    }
-
-    /// Has the executor tell of this session's work in a ring. `traced_as` is what calls that post
-    /// commands here are known by.
-    pub(crate) fn start_trace(&self, ring: BorrowedFd<'_>, traced_as: u32) -> Result {
-        let _together = self.mapping.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        self.check()?;
-        // Relaxed: a name.
-        self.traced_as.store(traced_as, Ordering::Relaxed);
-        self.executor
-            .send(&TraceFile { trace: () }, &[ring], SEND_TIMEOUT)
-            .map_err(|_| CUresult::ERROR_MPS_RPC_FAILURE)?;
-        let body = TraceControl::default();
-        self.call(0, Opcode::TraceStart, &[body.as_bytes()]).map(drop)
-    }
-
-    /// Ends that; the ring is closed when all that was submitted before has been told.
-    pub(crate) fn stop_trace(&self) {
-        // A session that is lost tells nothing more anyway.
-        let _ = self.call(0, Opcode::TraceStop, &[TraceControl::default().as_bytes()]);
-    }
-
-    /// Takes a region out of the executor; its work is done.
-    pub(crate) fn unmap_region(&self, context: u32, address: u64, size_bytes: u64) -> Result {
-        let body = RegionUnmap { address, size_bytes };
-        self.call(context, Opcode::RegionUnmap, &[body.as_bytes()]).map(drop)
     }
 }

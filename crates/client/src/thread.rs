@@ -3,6 +3,7 @@
 //! The library's own take no signals: those belong to the program's own threads, whose handlers
 //! must not run here.
 
+pub(crate) mod callback;
 pub(crate) mod current;
 pub(crate) mod here;
 pub(crate) mod remembered;

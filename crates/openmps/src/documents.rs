@@ -9,7 +9,7 @@ use clap::Command;
 use clap_mangen::Man;
 
 use crate::cli::{EXIT_STATUS, ManualPages, variables};
-use crate::{examples, original, output};
+use crate::{examples, installation, original, output};
 
 /// Prints the manual page of `openmps` or of one of its commands, in roff; or writes all of them.
 ///
@@ -23,12 +23,12 @@ pub(crate) fn manual(options: &ManualPages) -> anyhow::Result<ExitCode> {
             .with_context(|| format!("cannot make {}", directory.display()))?;
         write_pages(&all, "openmps", directory)?;
         let page = alias_page();
-        output::write(&directory.join(format!("{}.1", original::NAME)), &page)?;
+        output::write(&directory.join(format!("{}.1", installation::ORIGINAL_NAME)), &page)?;
         return Ok(ExitCode::SUCCESS);
     }
     let page = match options.command.as_deref() {
         None => page(&all, "openmps")?,
-        Some(name) if name == original::NAME => alias_page(),
+        Some(name) if name == installation::ORIGINAL_NAME => alias_page(),
         Some(name) => {
             let found = all
                 .find_subcommand(name)
@@ -102,7 +102,7 @@ fn push_table(text: &mut String, terms: &[(&str, impl AsRef<str>)]) {
 
 /// The page of the control utility, from its help.
 fn alias_page() -> String {
-    let name = original::NAME;
+    let name = installation::ORIGINAL_NAME;
     let mut text = format!(
         ".TH {name} 1 \"\" \"OpenMPS {}\"\n.SH NAME\n{name} \\- OpenMPS control daemon and its shell\n",
         env!("CARGO_PKG_VERSION")

@@ -9,6 +9,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 
+/// By this name the executable is the original's control utility; so are daemons shown.
+pub(crate) const ORIGINAL_NAME: &str = "nvidia-cuda-mps-control";
 /// Our client library, under the name by which programs look for the driver.
 const CLIENT_LIBRARY: &str = "libcuda.so.1";
 /// The software GPU.

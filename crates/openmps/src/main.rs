@@ -96,7 +96,7 @@ fn main() -> ExitCode {
     if !NOT_FOR_PEOPLE.contains(&word) && !control::daemon::is_background_half() {
         name_wrong_variables();
     }
-    if Path::new(&name).file_name().is_some_and(|name| name == original::NAME) {
+    if Path::new(&name).file_name().is_some_and(|name| name == installation::ORIGINAL_NAME) {
         return original::main(rest, original::ExitStatus::AsTheOriginal);
     }
     // `control` has options that no library parses (`-multiuser-server`), so it is looked for

@@ -25,10 +25,7 @@ use settings::{Address, Provisioning, ValueError, Variables};
 
 use crate::FAILURE;
 use crate::doctor::{Visible, ask_driver};
-use crate::installation::{NATIVE_DRIVER_VARIABLE, daemon_driver};
-
-/// By this name the executable is the original's control utility; so are daemons shown.
-pub(crate) const NAME: &str = "nvidia-cuda-mps-control";
+use crate::installation::{NATIVE_DRIVER_VARIABLE, ORIGINAL_NAME, daemon_driver};
 
 const FAULTS_DEVICE: &str = "/dev/userfaultfd";
 
@@ -362,7 +359,7 @@ fn start_daemon(place: Place, settings: Settings, arguments: &[OsString]) -> Res
     if place == Place::Background && !daemon::is_background_half() {
         let start = BackgroundStart {
             program: std::env::current_exe().map_err(Failure::Executable)?,
-            name: NAME.to_owned(),
+            name: ORIGINAL_NAME.to_owned(),
             arguments: arguments.to_vec(),
             environment: Vec::new(),
             without: Vec::new(),

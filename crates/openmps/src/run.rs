@@ -17,9 +17,9 @@ use settings::{Kind, MemoryPolicy, SETTINGS, Scope, Words};
 use crate::cli::{Priority, Run};
 use crate::environment::client_variables;
 use crate::installation::{
-    DriverWish, NATIVE_DRIVER_VARIABLE, NativeDriver, library_directory, native_driver,
+    DriverWish, NATIVE_DRIVER_VARIABLE, NativeDriver, ORIGINAL_NAME, library_directory,
+    native_driver,
 };
-use crate::original;
 use crate::program;
 use crate::wanted;
 
@@ -202,7 +202,7 @@ fn ensure_daemon(
     }
     let start = BackgroundStart {
         program: std::env::current_exe().context("cannot find this executable")?,
-        name: original::NAME.to_owned(),
+        name: ORIGINAL_NAME.to_owned(),
         arguments: vec!["-d".into()],
         environment,
         without: limits_of_one_program().map(OsString::from).collect(),
@@ -225,6 +225,7 @@ fn ensure_daemon(
 mod tests {
     use super::*;
     use crate::cli::Cli;
+    use crate::original;
     use clap::CommandFactory;
 
     #[test]

@@ -11,18 +11,16 @@ use crate::attach::native;
 use crate::attach::tools;
 use crate::attach::tools::Tool;
 use crate::attach::{self, AttachError, Attachment};
-use crate::client::{self, Client};
+use crate::client::Client;
+use crate::client::starting::{self, Child};
 use crate::exports;
-use crate::recorder;
+use crate::recorder::tracer;
 use crate::{error, info};
 use cuda_abi::table::DriverTable;
 use cuda_abi::types::CUresult;
+use std::sync::Once;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use std::time::Duration;
-
-/// The newest CUDA version whose functions we have; attached programs are never told of a newer
-/// driver.
-pub(crate) const NEWEST_VERSION: i32 = 13000;
 
 /// What was chosen.
 pub(crate) enum Choice {
@@ -102,10 +100,12 @@ pub(crate) fn made() -> Option<&'static Choice> {
     unsafe { CHOICE.load(Ordering::Acquire).as_ref() }
 }
 
-/// Lets the child of a fork choose for itself. It only stores, as a handler of a fork may.
-pub(crate) fn forget() {
-    // Relaxed: the child has one thread.
-    CHOICE.store(core::ptr::null_mut(), Ordering::Relaxed);
+/// Lets the child of a fork choose for itself, where it may.
+extern "C" fn in_child() {
+    if starting::leave_to_parent() == Child::MayChoose {
+        // Relaxed: the child has one thread.
+        CHOICE.store(core::ptr::null_mut(), Ordering::Relaxed);
+    }
 }
 
 fn make() -> Choice {
@@ -153,9 +153,16 @@ fn attached(attachment: Attachment) -> Choice {
         attachment.welcome.client_id,
         attachment.welcome.devices.len()
     );
-    match client::start(attachment) {
+    match starting::start(attachment) {
         Ok(client) => {
-            recorder::begin_attached();
+            // A child that attaches anew has inherited the handler.
+            static HANDLER: Once = Once::new();
+            HANDLER.call_once(|| {
+                // SAFETY: the handler only stores to atomics and closes descriptors, which is
+                // allowed in the child of a fork.
+                let _ = unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
+            });
+            tracer::begin_attached();
             Choice::Attached(client)
         }
         Err(code) => Choice::None(code),
@@ -166,7 +173,7 @@ fn native_driver() -> Choice {
     match native::load() {
         Ok(table) => {
             exports::pass_through(&table);
-            recorder::note_native();
+            tracer::note_native();
             Choice::Native(Box::new(table))
         }
         Err(reason) => {

@@ -1,6 +1,6 @@
 //! What the executor has answered about a function: kept until the function changes.
 
-use crate::session::Result;
+use crate::result::Result;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Answers that are kept; programs ask few questions of a kernel.

@@ -2,7 +2,7 @@
 //! with it.
 
 use crate::context::device::Device;
-use crate::session::Result;
+use crate::result::Result;
 use core::ffi::c_void;
 use cuda_abi::image::elf::Elf;
 use cuda_abi::image::{Accepts, Code, Image, ImageError, Target};

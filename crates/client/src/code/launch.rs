@@ -2,17 +2,18 @@
 //! is posted.
 
 use crate::client::{Client, Launches};
-use crate::code::library::{function_of, look_at_function_of};
-use crate::code::module::Function;
+use crate::code::configuration::Configuration;
+use crate::code::function::Function;
+use crate::code::libraries::{function_of, look_at_function_of};
 use crate::context::Context;
 use crate::context::device::Device;
-use crate::graph::{KernelWork, NodeKind};
-use crate::session::Result;
-use crate::stream::{self, Target};
+use crate::graph::kinds::{KernelWork, NodeKind};
+use crate::result::Result;
+use crate::stream::{Target, targets};
 use core::ffi::c_void;
 use cuda_abi::types::{
     CU_LAUNCH_PARAM_BUFFER_POINTER, CU_LAUNCH_PARAM_BUFFER_SIZE, CU_LAUNCH_PARAM_END,
-    CUdevice_attribute, CUfunction_attribute, CUresult, CUstream,
+    CUdevice_attribute, CUfunction_attribute, CUresult,
 };
 use link::wire::command::{Launch, LaunchAttribute, Opcode};
 use std::cell::RefCell;
@@ -23,15 +24,6 @@ const COOPERATIVE: u32 = 2;
 const CLUSTER_DIMENSION: u32 = 4;
 /// Longest packed parameters.
 const MAX_PARAMETER_BYTES: usize = 32 * 1024;
-
-/// A launch's shape and place.
-pub(crate) struct Configuration<'a> {
-    pub(crate) grid: [u32; 3],
-    pub(crate) block: [u32; 3],
-    pub(crate) dynamic_shared_bytes: u32,
-    pub(crate) stream: CUstream,
-    pub(crate) attributes: &'a [LaunchAttribute],
-}
 
 /// The attribute that makes a launch cooperative.
 pub(crate) fn cooperative() -> LaunchAttribute {
@@ -55,7 +47,7 @@ pub(crate) unsafe fn launch(
     parameters: *mut *mut c_void,
     extra: *mut *mut c_void,
 ) -> Result {
-    let target = stream::target(client, configuration.stream)?;
+    let target = targets::target(client, configuration.stream)?;
     let mut packed = PACKED.try_with(RefCell::take).unwrap_or_default();
     packed.clear();
     let asked = Arguments { handle, configuration, parameters, extra };

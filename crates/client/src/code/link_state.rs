@@ -5,7 +5,7 @@
 //! ([`link::wire::command::LINKED_TEXTS`]), which is when an unresolved name is reported. Machine
 //! code among several inputs is refused.
 
-use crate::session::Result;
+use crate::result::Result;
 use cuda_abi::image::Code;
 use cuda_abi::types::CUresult;
 use link::wire::command::LINKED_TEXTS;

@@ -4,10 +4,11 @@
 use crate::memory::device_heap::DeviceHeap;
 use crate::memory::host_heap::{HostHeap, Region};
 use crate::numbers::Numbers;
+use crate::result::Result;
+use crate::session::Session;
 use crate::session::expected_wait::CopyRate;
 use crate::session::slots::Mark;
 use crate::session::staging::{Piece, Staging};
-use crate::session::{Result, Session};
 use crate::stream::callbacks::Callbacks;
 use crate::stream::late::Late;
 use crate::stream::spare_events::SpareEvents;

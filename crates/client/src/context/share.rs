@@ -5,7 +5,8 @@
 
 use crate::context::Context;
 use crate::context::backend::Backend;
-use crate::session::{Result, StreamPlan};
+use crate::result::Result;
+use crate::session::streams::StreamPlan;
 use link::wire::command::{DEFAULT_STREAM, LEGACY_STREAM, Opcode};
 use link::wire::partition::{
     OWN_SHARE, PartitionCreate, PartitionDrop, PartitionReply, PartitionTake, ROUND_DOWN, ROUND_UP,

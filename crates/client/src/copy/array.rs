@@ -1,18 +1,12 @@
-//! Arrays and mipmapped arrays: made by the executor's driver, described here.
+//! What an array is, and a mipmapped one.
 
-use crate::client::Client;
 use crate::context::Context;
-use crate::entry::texel_bytes;
-use crate::session::Result;
-use crate::thread::current;
-use cuda_abi::types::{CUDA_ARRAY3D_DESCRIPTOR, CUresult};
-use link::wire::array::{ArrayCreate, ArrayLevel, ArrayMemoryReply, ArrayNumber};
-use link::wire::command::Opcode;
+use cuda_abi::types::{CUDA_ARRAY3D_DESCRIPTOR, CUarray_format};
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
-use zerocopy::IntoBytes;
+use std::sync::{Arc, Mutex};
 
-const CUBEMAP_OR_LAYERED: u32 = 1 | 4;
+/// Flags of arrays whose depth counts no slices.
+pub(super) const CUBEMAP_OR_LAYERED: u32 = 1 | 4;
 
 /// An array, or a level of a mipmapped one.
 pub(crate) struct Array {
@@ -20,12 +14,12 @@ pub(crate) struct Array {
     pub(crate) context: Arc<Context>,
     pub(crate) number: u32,
     pub(crate) descriptor: CUDA_ARRAY3D_DESCRIPTOR,
-    owner: Owner,
+    pub(super) owner: Owner,
 }
 
 /// Whom an array ends with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Owner {
+pub(super) enum Owner {
     Itself,
     MipmappedArray,
 }
@@ -33,10 +27,10 @@ enum Owner {
 /// A mipmapped array.
 pub(crate) struct MipmappedArray {
     pub(crate) token: usize,
-    context: Arc<Context>,
+    pub(super) context: Arc<Context>,
     pub(crate) number: u32,
-    descriptor: CUDA_ARRAY3D_DESCRIPTOR,
-    levels: Mutex<BTreeMap<u32, Arc<Array>>>,
+    pub(super) descriptor: CUDA_ARRAY3D_DESCRIPTOR,
+    pub(super) levels: Mutex<BTreeMap<u32, Arc<Array>>>,
 }
 
 /// A box inside an array.
@@ -47,172 +41,20 @@ pub(crate) struct Corner {
     pub(crate) z: u64,
 }
 
-fn make(context: &Context, descriptor: &CUDA_ARRAY3D_DESCRIPTOR, levels: u32) -> Result<u32> {
-    let (backend, id) = context.backend()?;
-    let number = backend.arrays.take()?;
-    let body = ArrayCreate {
-        width: descriptor.Width as u64,
-        height: descriptor.Height as u64,
-        depth: descriptor.Depth as u64,
-        format: descriptor.Format.0,
-        channels: descriptor.NumChannels,
-        flags: descriptor.Flags,
-        levels,
-        array: number,
-        reserved: 0,
+/// Bytes of a texel: 1 to 16; `None` for compressed and unknown formats.
+pub(crate) fn texel_bytes(format: CUarray_format, channels: u32) -> Option<u32> {
+    use CUarray_format as F;
+    let channel = match format {
+        F::UNSIGNED_INT8 | F::SIGNED_INT8 => 1,
+        F::UNSIGNED_INT16 | F::SIGNED_INT16 | F::HALF => 2,
+        F::UNSIGNED_INT32 | F::SIGNED_INT32 | F::FLOAT => 4,
+        F::UNORM_INT8X1 | F::UNORM_INT8X2 | F::UNORM_INT8X4 => 1,
+        F::SNORM_INT8X1 | F::SNORM_INT8X2 | F::SNORM_INT8X4 => 1,
+        F::UNORM_INT16X1 | F::UNORM_INT16X2 | F::UNORM_INT16X4 => 2,
+        F::SNORM_INT16X1 | F::SNORM_INT16X2 | F::SNORM_INT16X4 => 2,
+        _ => return None,
     };
-    let made = backend.session.call(id, Opcode::ArrayCreate, &[body.as_bytes()]);
-    made.inspect_err(|_| backend.arrays.give_back(number))?;
-    Ok(number)
-}
-
-fn unmake(context: &Context, number: u32) -> Result {
-    let (backend, id) = context.backend()?;
-    backend.session.wait_all(0)?;
-    let body = ArrayNumber { array: number, reserved: 0 };
-    backend.session.call(id, Opcode::ArrayDestroy, &[body.as_bytes()])?;
-    backend.arrays.give_back(number);
-    Ok(())
-}
-
-/// The memory that an array needs on a device: its own.
-fn memory(
-    client: &Client,
-    context: &Context,
-    number: u32,
-    device: i32,
-) -> Result<ArrayMemoryReply> {
-    let (backend, id) = context.backend()?;
-    let body = ArrayNumber { array: number, reserved: 0 };
-    // First: who says it of no such array says so whatever the device (an H200's driver, of arrays
-    // that have memory).
-    let needed = backend.session.call_for(id, Opcode::ArrayMemory, &[body.as_bytes()])?;
-    client.device(device)?;
-    if device != context.device {
-        return Err(CUresult::ERROR_INVALID_VALUE);
-    }
-    Ok(needed)
-}
-
-impl Array {
-    /// See [`memory`].
-    pub(crate) fn memory(&self, client: &Client, device: i32) -> Result<ArrayMemoryReply> {
-        memory(client, &self.context, self.number, device)
-    }
-}
-
-impl MipmappedArray {
-    /// See [`memory`].
-    pub(crate) fn memory(&self, client: &Client, device: i32) -> Result<ArrayMemoryReply> {
-        memory(client, &self.context, self.number, device)
-    }
-}
-
-/// Makes an array in the current context.
-pub(crate) fn create(client: &Client, descriptor: CUDA_ARRAY3D_DESCRIPTOR) -> Result<Arc<Array>> {
-    let context = current::owner()?;
-    let number = make(&context, &descriptor, 0)?;
-    let owner = Owner::Itself;
-    let made =
-        client.arrays.insert_with(|token| Array { token, context, number, descriptor, owner });
-    made.ok_or(CUresult::ERROR_OUT_OF_MEMORY)
-}
-
-/// An array by handle.
-pub(crate) fn get(client: &Client, handle: usize) -> Result<Arc<Array>> {
-    client.arrays.get(handle).ok_or(CUresult::ERROR_INVALID_HANDLE)
-}
-
-/// Destroys an array, once all work is done that could use it.
-pub(crate) fn destroy(client: &Client, handle: usize) -> Result {
-    if get(client, handle)?.owner != Owner::Itself {
-        return Err(CUresult::ERROR_INVALID_HANDLE);
-    }
-    let array = client.arrays.remove(handle).ok_or(CUresult::ERROR_INVALID_HANDLE)?;
-    unmake(&array.context, array.number)
-}
-
-/// Makes a mipmapped array in the current context.
-pub(crate) fn create_mipmapped(
-    client: &Client,
-    descriptor: CUDA_ARRAY3D_DESCRIPTOR,
-    levels: u32,
-) -> Result<Arc<MipmappedArray>> {
-    if levels == 0 {
-        return Err(CUresult::ERROR_INVALID_VALUE);
-    }
-    let context = current::owner()?;
-    let number = make(&context, &descriptor, levels)?;
-    let made = client.mipmapped_arrays.insert_with(|token| MipmappedArray {
-        token,
-        context,
-        number,
-        descriptor,
-        levels: Mutex::default(),
-    });
-    made.ok_or(CUresult::ERROR_OUT_OF_MEMORY)
-}
-
-/// A mipmapped array by handle.
-pub(crate) fn get_mipmapped(client: &Client, handle: usize) -> Result<Arc<MipmappedArray>> {
-    client.mipmapped_arrays.get(handle).ok_or(CUresult::ERROR_INVALID_HANDLE)
-}
-
-/// Destroys a mipmapped array with its levels.
-pub(crate) fn destroy_mipmapped(client: &Client, handle: usize) -> Result {
-    let array = client.mipmapped_arrays.remove(handle).ok_or(CUresult::ERROR_INVALID_HANDLE)?;
-    unmake(&array.context, array.number)?;
-    let (backend, _) = array.context.backend()?;
-    let levels = std::mem::take(&mut *array.levels.lock().unwrap_or_else(PoisonError::into_inner));
-    for level in levels.into_values() {
-        client.arrays.remove(level.token);
-        backend.arrays.give_back(level.number);
-    }
-    Ok(())
-}
-
-/// Destroys all that a context that is ending has.
-pub(crate) fn end_context(client: &Client, context: &Context) {
-    for array in client.mipmapped_arrays.select(|array| array.context.token == context.token) {
-        // A failed session has no arrays left.
-        let _ = destroy_mipmapped(client, array.token);
-    }
-    for array in client.arrays.select(|array| array.context.token == context.token) {
-        let _ = destroy(client, array.token);
-    }
-}
-
-impl MipmappedArray {
-    /// One level, the same array each time.
-    pub(crate) fn level(&self, client: &Client, level: u32) -> Result<Arc<Array>> {
-        let mut levels = self.levels.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(array) = levels.get(&level) {
-            return Ok(Arc::clone(array));
-        }
-        let (backend, id) = self.context.backend()?;
-        let number = backend.arrays.take()?;
-        let body = ArrayLevel { mipmapped: self.number, level, array: number, reserved: 0 };
-        let got = backend.session.call(id, Opcode::ArrayLevel, &[body.as_bytes()]);
-        got.inspect_err(|_| backend.arrays.give_back(number))?;
-        let half = |side: usize| {
-            if side == 0 { 0 } else { side.checked_shr(level).unwrap_or(0).max(1) }
-        };
-        let whole = self.descriptor;
-        // Layers and faces are not halved.
-        let is_volume = whole.Flags & CUBEMAP_OR_LAYERED == 0;
-        let descriptor = CUDA_ARRAY3D_DESCRIPTOR {
-            Width: half(whole.Width),
-            Height: half(whole.Height),
-            Depth: if is_volume { half(whole.Depth) } else { whole.Depth },
-            ..whole
-        };
-        let (context, owner) = (Arc::clone(&self.context), Owner::MipmappedArray);
-        let made =
-            client.arrays.insert_with(|token| Array { token, context, number, descriptor, owner });
-        let made = made.ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
-        levels.insert(level, Arc::clone(&made));
-        Ok(made)
-    }
+    matches!(channels, 1 | 2 | 4).then_some(channel * channels)
 }
 
 impl Array {

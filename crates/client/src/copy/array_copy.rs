@@ -1,10 +1,11 @@
 //! Copies with an array at one end or both; [`crate::copy`] says what the caller may rely on.
 
 use crate::client::Client;
+use crate::copy::Timing;
 use crate::copy::array::{Array, Corner};
-use crate::copy::{End, Extent, Timing};
+use crate::copy::shape::{End, Extent};
 use crate::memory::memory_map::Reach;
-use crate::session::Result;
+use crate::result::Result;
 use crate::session::slots::Mark;
 use crate::session::staging::PIECE_BYTES;
 use crate::stream::Target;

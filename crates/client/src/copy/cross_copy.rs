@@ -5,9 +5,9 @@
 
 use crate::client::Client;
 use crate::context::backend::Backend;
-use crate::copy::{End, Extent, parts};
+use crate::copy::shape::{End, Extent, parts};
 use crate::memory::memory_map::Reach;
-use crate::session::Result;
+use crate::result::Result;
 use crate::session::staging::PIECE_BYTES;
 use crate::stream::Target;
 

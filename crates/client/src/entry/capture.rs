@@ -1,10 +1,10 @@
 //! Stream capture; the rules are [`cuda_abi::graph::capture`]'s.
 
-use super::not_null;
+use super::arguments::not_null;
 use crate::client::{Client, run};
-use crate::graph::Graph;
-use crate::session::Result;
-use crate::stream::{self, Target};
+use crate::graph::kinds::Graph;
+use crate::result::Result;
+use crate::stream::{Target, targets};
 use crate::thread::here::here;
 use cuda_abi::graph::arrays::read_dependencies;
 use cuda_abi::graph::capture::{Change, Effect, Info, known_mode};
@@ -16,7 +16,7 @@ fn begin(
     mode: CUstreamCaptureMode,
     into: Option<(std::sync::Arc<Graph>, cuda_abi::graph::capture::Tips)>,
 ) -> Result {
-    let target = stream::target(client, stream)?;
+    let target = targets::target(client, stream)?;
     client.graphs.registry.begin_capture(target.captured(), mode, into)
 }
 
@@ -50,7 +50,7 @@ pub(crate) unsafe fn cuStreamBeginCaptureToGraph(
 
 pub(crate) unsafe fn cuStreamEndCapture(hStream: CUstream, phGraph: *mut CUgraph) -> CUresult {
     run(|client| {
-        let target = stream::target(client, hStream)?;
+        let target = targets::target(client, hStream)?;
         let (graph, outcome) = client.graphs.registry.end_capture(target.captured());
         put_optional!(phGraph, graph);
         outcome
@@ -60,14 +60,14 @@ pub(crate) unsafe fn cuStreamEndCapture(hStream: CUstream, phGraph: *mut CUgraph
 /// The stream of a question: 906 for the legacy stream while a blocking one is captured, which
 /// stays as it is.
 fn asked(client: &Client, stream: CUstream) -> Result<Target> {
-    let target = stream::located(client, stream)?;
+    let target = targets::located(client, stream)?;
     target.refuse_legacy(client, Effect::Keep)?;
     Ok(target)
 }
 
 fn info(client: &Client, stream: CUstream) -> Result<Option<Info<Graph>>> {
     if client.graphs.registry.captures.is_empty() {
-        return stream::check(client, stream).map(|()| None);
+        return targets::check(client, stream).map(|()| None);
     }
     Ok(client.graphs.registry.captures.info(asked(client, stream)?.captured()))
 }
@@ -83,7 +83,7 @@ pub(crate) unsafe fn cuStreamIsCapturing(
     run(|client| {
         let captures = &client.graphs.registry.captures;
         if captures.is_empty() {
-            stream::check(client, hStream)?;
+            targets::check(client, hStream)?;
             put!(captureStatus, CUstreamCaptureStatus::NONE);
             return Ok(());
         }
@@ -162,7 +162,7 @@ pub(crate) unsafe fn cuStreamUpdateCaptureDependencies_v2(
     flags: u32,
 ) -> CUresult {
     run(|client| {
-        let target = stream::target(client, hStream)?;
+        let target = targets::target(client, hStream)?;
         let change = match flags {
             0 => Change::Add,
             1 => Change::Set,

@@ -1,10 +1,10 @@
 //! Contexts and the calling thread's stack of them.
 
-use super::not_null;
+use super::arguments::not_null;
 use crate::client::{Client, run};
 use crate::context::{Context, Lifetime};
 use crate::memory::peer;
-use crate::session::Result;
+use crate::result::Result;
 use crate::thread::current;
 use cuda_abi::types::*;
 use std::sync::Arc;

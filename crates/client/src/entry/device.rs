@@ -1,8 +1,9 @@
 //! Devices: everything is known since the server's welcome.
 
-use super::{c_name, not_null};
+use super::arguments::{c_name, not_null};
 use crate::client::{Client, run};
 use crate::context::share::Wish;
+use crate::copy::array::texel_bytes;
 use crate::memory::peer;
 use crate::thread::current;
 use core::ffi::{c_char, c_int};
@@ -26,7 +27,7 @@ pub(crate) unsafe fn cuDeviceGet(device: *mut CUdevice, ordinal: c_int) -> CUres
 ///
 /// # Safety
 /// `out` has `len` bytes.
-unsafe fn put_text(out: *mut c_char, len: c_int, text: &str) -> crate::session::Result {
+unsafe fn put_text(out: *mut c_char, len: c_int, text: &str) -> crate::result::Result {
     not_null(out)?;
     let room =
         usize::try_from(len).ok().filter(|&len| len > 0).ok_or(CUresult::ERROR_INVALID_VALUE)?;
@@ -252,22 +253,6 @@ pub(crate) unsafe fn cuDeviceGetTexture1DLinearMaxWidth(
         put!(maxWidthInElements, most as usize);
         Ok(())
     })
-}
-
-/// Bytes of a texel: 1 to 16; `None` for compressed and unknown formats.
-pub(crate) fn texel_bytes(format: CUarray_format, channels: u32) -> Option<u32> {
-    use CUarray_format as F;
-    let channel = match format {
-        F::UNSIGNED_INT8 | F::SIGNED_INT8 => 1,
-        F::UNSIGNED_INT16 | F::SIGNED_INT16 | F::HALF => 2,
-        F::UNSIGNED_INT32 | F::SIGNED_INT32 | F::FLOAT => 4,
-        F::UNORM_INT8X1 | F::UNORM_INT8X2 | F::UNORM_INT8X4 => 1,
-        F::SNORM_INT8X1 | F::SNORM_INT8X2 | F::SNORM_INT8X4 => 1,
-        F::UNORM_INT16X1 | F::UNORM_INT16X2 | F::UNORM_INT16X4 => 2,
-        F::SNORM_INT16X1 | F::SNORM_INT16X2 | F::SNORM_INT16X4 => 2,
-        _ => return None,
-    };
-    matches!(channels, 1 | 2 | 4).then_some(channel * channels)
 }
 
 #[cfg(test)]

@@ -1,10 +1,10 @@
 //! Events.
 
-use super::not_null;
+use super::arguments::not_null;
 use crate::client::run;
-use crate::stream;
 use crate::stream::events;
 use crate::stream::events::Audience;
+use crate::stream::targets;
 use cuda_abi::types::*;
 
 pub(crate) unsafe fn cuEventCreate(phEvent: *mut CUevent, Flags: u32) -> CUresult {
@@ -26,7 +26,7 @@ pub(crate) unsafe fn cuEventDestroy(hEvent: CUevent) -> CUresult {
 pub(crate) unsafe fn cuEventRecord(hEvent: CUevent, hStream: CUstream) -> CUresult {
     run(|client| {
         let event = events::get(client, hEvent)?;
-        event.record(client, &stream::target(client, hStream)?, Audience::Any)
+        event.record(client, &targets::target(client, hStream)?, Audience::Any)
     })
 }
 
@@ -38,7 +38,7 @@ pub(crate) unsafe fn cuEventRecordWithFlags(
     run(|client| {
         let audience = Audience::from_flags(flags)?;
         let event = events::get(client, hEvent)?;
-        event.record(client, &stream::target(client, hStream)?, audience)
+        event.record(client, &targets::target(client, hStream)?, audience)
     })
 }
 

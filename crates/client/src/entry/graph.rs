@@ -1,9 +1,10 @@
 //! Graphs as such: making, copying and ending them, edges, questions about their shape; user
 //! objects. The rules are [`cuda_abi::graph`]'s.
 
-use super::not_null;
+use super::arguments::not_null;
+use super::graph_params;
 use crate::client::run;
-use crate::graph::{create_condition, params};
+use crate::graph::Graphs;
 use core::ffi::{c_char, c_void};
 use cuda_abi::graph::arrays::Ends;
 use cuda_abi::graph::dot;
@@ -50,7 +51,10 @@ pub(crate) unsafe fn cuGraphConditionalHandleCreate(
 ) -> CUresult {
     run(|client| {
         not_null(pHandle_out)?;
-        put!(pHandle_out, create_condition(client, hGraph, ctx, defaultLaunchValue, flags)?);
+        let asked = (defaultLaunchValue, flags);
+        let Graphs { registry, homes, .. } = &client.graphs;
+        let made = homes.create_condition(registry, &client.contexts, hGraph, ctx, asked)?;
+        put!(pHandle_out, made);
         Ok(())
     })
 }
@@ -152,7 +156,7 @@ pub(crate) unsafe fn cuGraphDebugDotPrint(
     run(|client| {
         let graph = client.graphs.registry.graph(hGraph)?;
         // SAFETY: the caller's text.
-        let path = OsStr::from_bytes(unsafe { super::c_name(path) }?.to_bytes());
+        let path = OsStr::from_bytes(unsafe { super::arguments::c_name(path) }?.to_bytes());
         let written = std::fs::write(path, dot::print(&graph, flags));
         written.map_err(|_| CUresult::ERROR_OPERATING_SYSTEM)
     })
@@ -173,8 +177,8 @@ pub(crate) unsafe fn cuGraphAddNode_v2(
             let mut asked = nodeParams.read();
             let mut told = Told::Nothing;
             let after = (dependencies, dependencyData, numDependencies);
-            let added = client.graphs.registry.add_node(hGraph, phGraphNode, after, || {
-                let (kind, answer) = params::any(client, hGraph, &asked, None)?;
+            let added = client.graphs.registry.add_node_at(hGraph, phGraphNode, after, |site| {
+                let (kind, answer) = graph_params::any(client, site, &asked, None)?;
                 told = answer;
                 Ok(kind)
             });

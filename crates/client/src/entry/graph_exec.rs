@@ -1,10 +1,12 @@
 //! Executable graphs: making, updating, launching and ending them; graph memory of a device.
 
-use super::not_null;
+use super::arguments::not_null;
 use crate::client::{Client, run};
-use crate::graph::{Executable, instantiate, update};
-use crate::session::Result;
-use crate::stream::{self, Target};
+use crate::graph::executable::Executable;
+use crate::graph::making::instantiate;
+use crate::graph::update::update;
+use crate::result::Result;
+use crate::stream::{Target, targets};
 use core::ffi::{c_char, c_void};
 use cuda_abi::boundary::default_stream;
 use cuda_abi::functions::DefaultStream;
@@ -53,7 +55,7 @@ pub(crate) unsafe fn cuGraphInstantiateWithParams(
                 DefaultStream::PerThread if asked.hUploadStream.is_null() => CUstream::PER_THREAD,
                 _ => asked.hUploadStream,
             };
-            let target = stream::target(client, stream)?;
+            let target = targets::target(client, stream)?;
             client.executable(executable)?.upload(&target)?;
         }
         put!(phGraphExec, executable);
@@ -111,7 +113,7 @@ fn launched(
     executable: CUgraphExec,
     stream: CUstream,
 ) -> Result<(Target, Arc<Executable>)> {
-    let target = stream::target(client, stream)?;
+    let target = targets::target(client, stream)?;
     client.graphs.registry.captures.refuse(target.captured())?;
     Ok((target, client.executable(executable)?))
 }
@@ -216,7 +218,9 @@ pub(crate) unsafe fn cuDeviceSetGraphMemAttribute(
     })
 }
 
-/// What no graph has was given back already.
 pub(crate) unsafe fn cuDeviceGraphMemTrim(device: CUdevice) -> CUresult {
-    run(|client| client.device(device).map(drop))
+    run(|client| {
+        client.graphs.memory.trim(client.device(device)?.ordinal);
+        Ok(())
+    })
 }

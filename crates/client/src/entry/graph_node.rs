@@ -1,27 +1,32 @@
 //! Nodes: adding them to graphs, their parameters, and the same parameters in executable graphs.
 
-use super::batch_node;
+use super::graph_params as params;
+use super::stream_values::batch_node;
 use crate::client::{Client, run};
 use crate::entry::code::launch::node_attribute;
-use crate::graph::{KernelWork, NodeKind, params, set};
-use crate::session::Result;
-use crate::stream::clamped;
+use crate::graph::kinds::{KernelWork, NodeKind};
+use crate::graph::update::set;
+use crate::result::Result;
+use crate::stream::life::clamped;
 use crate::thread::current;
 use cuda_abi::graph::model::Kind;
 use cuda_abi::graph::params::check_change;
+use cuda_abi::graph::reuse::Site;
 use cuda_abi::graph::user_object::HostWork;
 use cuda_abi::types::*;
 use link::wire::command::LaunchAttribute;
 use zerocopy::{FromBytes, IntoBytes};
 
 const INVALID: CUresult = CUresult::ERROR_INVALID_VALUE;
+/// The place of what replaces a node's parameters, which is not memory.
+const NOWHERE: Site<'_> = Site { graph: CUgraph::NULL, after: &[] };
 
 /// Reads a structure of the caller's; null is CUDA_ERROR_INVALID_VALUE.
 ///
 /// # Safety
 /// A pointer that is not null is valid.
 unsafe fn read<T: Copy>(pointer: *const T) -> Result<T> {
-    super::not_null(pointer)?;
+    super::arguments::not_null(pointer)?;
     // SAFETY: not null; the caller's promise.
     Ok(unsafe { pointer.read() })
 }
@@ -300,14 +305,20 @@ pub(crate) unsafe fn cuGraphAddMemAllocNode(
         // SAFETY: the caller's structure and arrays.
         unsafe {
             let mut asked = read(nodeParams)?;
-            let (kind, address) = params::allocation(client, &asked.poolProps, asked.bytesize)?;
             let after = (dependencies, core::ptr::null(), numDependencies);
-            let added = client.graphs.registry.add_node(hGraph, phGraphNode, after, || Ok(kind));
+            let mut told = asked.dptr;
+            let added = client.graphs.registry.add_node_at(hGraph, phGraphNode, after, |site| {
+                let (pool, size_bytes) = (&asked.poolProps, asked.bytesize);
+                let (kind, address) = params::allocation(client, site, pool, size_bytes)?;
+                told = address;
+                Ok(kind)
+            });
             if added.is_err() {
+                // Memory of a node that did not come to be.
                 client.graphs.memory.collect(client);
             }
             added?;
-            asked.dptr = address;
+            asked.dptr = told;
             nodeParams.write(asked);
         }
         Ok(())
@@ -368,7 +379,7 @@ unsafe fn for_update(
     let asked = unsafe { read(asked) }?;
     check_change(before.type_code(), &asked)?;
     // SAFETY: the caller's promise.
-    unsafe { params::any(client, CUgraph::NULL, &asked, Some(before)) }.map(|(kind, _)| kind)
+    unsafe { params::any(client, NOWHERE, &asked, Some(before)) }.map(|(kind, _)| kind)
 }
 
 pub(crate) unsafe fn cuGraphNodeSetParams(

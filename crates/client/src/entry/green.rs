@@ -3,15 +3,16 @@
 //! A resource is a number that the executor gave out, in the structure's private bytes; the
 //! executor checks it when it comes back. Only what a device's client may use can be split.
 
+use super::arguments::not_null;
 use super::context::or_current;
-use super::not_null;
 use crate::client::{Client, run};
 use crate::context::backend::Backend;
+use crate::context::green::{Description, Green};
 use crate::context::{Context, Lifetime};
-use crate::session::Result;
+use crate::result::Result;
 use crate::stream::events;
 use crate::stream::events::Audience;
-use crate::stream::{self, Target};
+use crate::stream::{Target, life, targets};
 use crate::thread::current;
 use cuda_abi::types::*;
 use link::wire::command::Opcode;
@@ -19,7 +20,7 @@ use link::wire::partition::{
     DescriptionReply, MAX_DESCRIBED, MAX_GROUPS, OWN_SHARE, ResourceDescribe, ResourceGet,
     ResourceSplit, ResourceSplitReply, SmResource,
 };
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use zerocopy::{FromBytes, IntoBytes};
 
 /// Marks structures that this library has filled in.
@@ -32,20 +33,6 @@ const NON_BLOCKING: u32 = 1;
 const DISABLE_TIMING: u32 = 2;
 /// `CU_DEV_SM_RESOURCE_SPLIT_*`.
 const SPLIT_FLAGS: u32 = 3;
-
-/// A green context: `CUgreenCtx`.
-pub(crate) struct Green {
-    token: usize,
-    context: Arc<Context>,
-}
-
-/// SMs of a device, ready for a green context: `CUdevResourceDesc`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Description {
-    device: CUdevice,
-    /// The executor's number.
-    number: u32,
-}
 
 fn to_c(device: CUdevice, known: SmResource) -> CUdevResource {
     let mut resource = CUdevResource::default();
@@ -192,21 +179,9 @@ pub(crate) unsafe fn cuDevResourceGenerateDesc(
         let reply: DescriptionReply =
             backend.session.call_for(0, Opcode::ResourceDescribe, &parts)?;
         let made = Description { device, number: reply.description };
-        let mut known = client.descriptions.lock().unwrap_or_else(PoisonError::into_inner);
-        // Nothing destroys them, so equal ones are one.
-        let place = known.iter().position(|other| *other == made).unwrap_or_else(|| {
-            known.push(made);
-            known.len() - 1
-        });
-        put!(phDesc, CUdevResourceDesc(place + 1));
+        put!(phDesc, client.descriptions.add(made));
         Ok(())
     })
-}
-
-fn description(client: &Client, desc: CUdevResourceDesc) -> Result<Description> {
-    let known = client.descriptions.lock().unwrap_or_else(PoisonError::into_inner);
-    let found = desc.0.checked_sub(1).and_then(|place| known.get(place).copied());
-    found.ok_or(CUresult::ERROR_INVALID_VALUE)
 }
 
 /// A green context that lives, or CUDA_ERROR_INVALID_VALUE.
@@ -233,7 +208,7 @@ pub(crate) unsafe fn cuGreenCtxCreate(
     run(|client| {
         not_null(phCtx)?;
         let primary = Arc::clone(&client.device(dev)?.primary);
-        let Description { device, number } = description(client, desc)?;
+        let Description { device, number } = client.descriptions.get(desc)?;
         if flags != DEFAULT_STREAM || device != dev {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
@@ -292,7 +267,7 @@ pub(crate) unsafe fn cuGreenCtxStreamCreate(
         if flags != NON_BLOCKING {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
-        let made = stream::create_in(client, &green.context, flags, priority)?;
+        let made = life::create_in(client, &green.context, flags, priority)?;
         put!(phStream, CUstream(made.token));
         Ok(())
     })
@@ -356,7 +331,7 @@ fn wait_all(client: &Client, context: &Arc<Context>, event: CUevent) -> Result {
     let event = events::get(client, event)?;
     event.hold(client, &place(context, context.default_stream())?, Audience::Any)?;
     for stream in client.streams.select(|stream| stream.context.token == context.token) {
-        event.hold(client, &stream::target(client, CUstream(stream.token))?, Audience::Any)?;
+        event.hold(client, &targets::target(client, CUstream(stream.token))?, Audience::Any)?;
     }
     Ok(())
 }

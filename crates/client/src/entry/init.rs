@@ -3,8 +3,9 @@
 //!
 //! Answered in every state. In a native process these are reached only until the choice is made.
 
+use crate::attach::NEWEST_VERSION;
 use crate::attach::choice;
-use crate::attach::choice::{Choice, NEWEST_VERSION};
+use crate::attach::choice::Choice;
 use crate::export::TABLES;
 use crate::exports;
 use core::ffi::{CStr, c_char, c_int, c_void};

@@ -9,7 +9,7 @@ use zerocopy::IntoBytes;
 
 pub(crate) unsafe fn cuCtxGetLimit(pvalue: *mut usize, limit: CUlimit) -> CUresult {
     run(|_| {
-        super::not_null(pvalue)?;
+        super::arguments::not_null(pvalue)?;
         if let Some(known) = current::look_alive(|context| Ok(context.limits.get(limit)))? {
             put!(pvalue, known);
             return Ok(());

@@ -12,7 +12,7 @@ pub(crate) mod pool;
 pub(crate) mod sharing;
 pub(crate) mod virtual_memory;
 
-use super::not_null;
+use super::arguments::not_null;
 use crate::client::run;
 use crate::memory::memory_map::Kind;
 use crate::memory::{self, allocate};
@@ -105,7 +105,8 @@ pub(crate) unsafe fn cuMemGetAddressRange_v2(
     run(|client| {
         current::look_alive(|_| Ok(()))?;
         let found = client.memory.look(dptr, |area| {
-            area.filter(|area| area.is_shared()).map(|area| (area.base, area.size_bytes))
+            let area = area.filter(|area| area.is_shared())?;
+            client.graphs.memory.allocated(area, dptr)
         });
         let (base, size_bytes) = found.ok_or(CUresult::ERROR_NOT_FOUND)?;
         put_optional!(pbase, base);

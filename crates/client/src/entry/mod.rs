@@ -7,33 +7,8 @@
 #![allow(non_snake_case, reason = "the names are those of the CUDA driver API")]
 #![allow(clippy::too_many_arguments, reason = "the prototypes are those of the CUDA driver API")]
 
-use crate::session::Result;
-use core::ffi::{CStr, c_char};
-use cuda_abi::types::CUresult;
-
-/// Writes a result through a pointer of the caller's; null is CUDA_ERROR_INVALID_VALUE, returned
-/// from the enclosing closure.
-macro_rules! put {
-    ($pointer:expr, $value:expr) => {{
-        let pointer = $pointer;
-        $crate::entry::not_null(pointer)?;
-        let value = $value;
-        // SAFETY: not null; an API function's caller vouches for its pointers.
-        unsafe { pointer.write(value) };
-    }};
-}
-
-/// Writes a result through a pointer of the caller's that may be null.
-macro_rules! put_optional {
-    ($pointer:expr, $value:expr) => {{
-        let pointer = $pointer;
-        if !pointer.is_null() {
-            // SAFETY: not null; an API function's caller vouches for its pointers.
-            unsafe { pointer.write($value) };
-        }
-    }};
-}
-
+#[macro_use]
+mod arguments;
 mod capture;
 pub(crate) mod code;
 mod context;
@@ -42,6 +17,7 @@ mod event;
 mod graph;
 mod graph_exec;
 mod graph_node;
+mod graph_params;
 mod green;
 mod init;
 mod limits;
@@ -87,17 +63,3 @@ pub(crate) use stream::*;
 pub(crate) use stream_attributes::*;
 pub(crate) use stream_info::*;
 pub(crate) use stream_values::*;
-
-fn not_null<T>(pointer: *const T) -> Result {
-    if pointer.is_null() { Err(CUresult::ERROR_INVALID_VALUE) } else { Ok(()) }
-}
-
-/// A name that the caller passed.
-///
-/// # Safety
-/// `name` is null or NUL-terminated, and outlives `'a`.
-unsafe fn c_name<'a>(name: *const c_char) -> Result<&'a CStr> {
-    not_null(name)?;
-    // SAFETY: not null; the caller's promise.
-    Ok(unsafe { CStr::from_ptr(name) })
-}

@@ -1,6 +1,6 @@
 //! Primary contexts.
 
-use super::not_null;
+use super::arguments::not_null;
 use crate::client::run;
 use core::ffi::c_int;
 use cuda_abi::types::*;

@@ -1,12 +1,12 @@
 //! Streams: making, waiting, host functions, memory operations.
 
-use super::not_null;
+use super::arguments::not_null;
 use crate::client::run;
-use crate::graph::NodeKind;
-use crate::session::Result;
-use crate::stream;
+use crate::graph::kinds::NodeKind;
+use crate::result::Result;
 use crate::stream::events;
 use crate::stream::events::Audience;
+use crate::stream::{life, targets};
 use core::ffi::c_void;
 use cuda_abi::graph::user_object::HostWork;
 use cuda_abi::types::*;
@@ -23,22 +23,22 @@ pub(crate) unsafe fn cuStreamCreateWithPriority(
 ) -> CUresult {
     run(|client| {
         not_null(phStream)?;
-        put!(phStream, CUstream(stream::create(client, flags, priority)?.token));
+        put!(phStream, CUstream(life::create(client, flags, priority)?.token));
         Ok(())
     })
 }
 
 pub(crate) unsafe fn cuStreamDestroy_v2(hStream: CUstream) -> CUresult {
-    run(|client| stream::destroy(client, hStream))
+    run(|client| life::destroy(client, hStream))
 }
 
 pub(crate) unsafe fn cuStreamDestroy(hStream: CUstream) -> CUresult {
-    run(|client| stream::destroy(client, hStream))
+    run(|client| life::destroy(client, hStream))
 }
 
 pub(crate) unsafe fn cuStreamQuery(hStream: CUstream) -> CUresult {
     run(|client| {
-        let target = stream::target(client, hStream)?;
+        let target = targets::target(client, hStream)?;
         target.refuse_waiting(client)?;
         if target.is_idle()? { Ok(()) } else { Err(CUresult::ERROR_NOT_READY) }
     })
@@ -46,7 +46,7 @@ pub(crate) unsafe fn cuStreamQuery(hStream: CUstream) -> CUresult {
 
 pub(crate) unsafe fn cuStreamSynchronize(hStream: CUstream) -> CUresult {
     run(|client| {
-        let target = stream::target(client, hStream)?;
+        let target = targets::target(client, hStream)?;
         target.refuse_waiting(client)?;
         target.synchronize()?;
         target.backend.session.verdict()
@@ -57,7 +57,7 @@ pub(crate) unsafe fn cuStreamWaitEvent(hStream: CUstream, hEvent: CUevent, Flags
     run(|client| {
         let audience = Audience::from_flags(Flags)?;
         let event = events::get(client, hEvent)?;
-        event.hold(client, &stream::target(client, hStream)?, audience)
+        event.hold(client, &targets::target(client, hStream)?, audience)
     })
 }
 
@@ -75,7 +75,7 @@ pub(crate) unsafe fn cuLaunchHostFunc(
 ) -> CUresult {
     run(|client| {
         let work = HostWork::new(fn_, userData)?;
-        let target = stream::target(client, hStream)?;
+        let target = targets::target(client, hStream)?;
         if target.capture(client, || Ok(NodeKind::Host(work)))? {
             return Ok(());
         }
@@ -85,7 +85,7 @@ pub(crate) unsafe fn cuLaunchHostFunc(
                 unsafe { work.call() };
             }
         };
-        target.backend.callbacks.enqueue(&target, Box::new(call))
+        target.backend.callbacks.enqueue(&target.backend.session, target.lane(), Box::new(call))
     })
 }
 
@@ -100,7 +100,7 @@ pub(crate) unsafe fn cuStreamAddCallback(
         if flags != 0 {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
-        let target = stream::target(client, hStream)?;
+        let target = targets::target(client, hStream)?;
         target.refuse_capture(client)?;
         let data = UserData(userData);
         let call = move |outcome: Result| {
@@ -108,6 +108,6 @@ pub(crate) unsafe fn cuStreamAddCallback(
             // SAFETY: the program's own function, with the argument that it asked for.
             unsafe { function(hStream, outcome.into(), pointer) };
         };
-        target.backend.callbacks.enqueue(&target, Box::new(call))
+        target.backend.callbacks.enqueue(&target.backend.session, target.lane(), Box::new(call))
     })
 }

@@ -1,22 +1,15 @@
 //! Attributes of streams: kept and told; in the executor they change nothing.
 
-use super::not_null;
+use super::arguments::not_null;
 use crate::client::{Client, run};
-use crate::session::Result;
-use crate::stream::{self, Target};
+use crate::result::Result;
+use crate::stream::attributes::Stored;
+use crate::stream::{Target, targets};
 use cuda_abi::types::*;
-use std::sync::PoisonError;
 
 /// `CU_SYNC_POLICY_AUTO`, the first of four.
 const AUTO_SYNCHRONIZATION: u32 = 1;
 const LAST_SYNCHRONIZATION: u32 = 4;
-
-/// A value's bytes.
-pub(crate) type Stored = [u64; 8];
-
-fn key(target: &Target, attribute: CUstreamAttrID) -> Result<(u64, u32)> {
-    Ok((target.stream_id()?, attribute.0))
-}
 
 fn stored(value: &CUstreamAttrValue) -> Stored {
     // SAFETY: the pad covers the whole union; the caller's structure is read as bytes.
@@ -57,11 +50,10 @@ fn check(
 
 fn get(client: &Client, target: &Target, attribute: CUstreamAttrID) -> Result<CUstreamAttrValue> {
     use CUstreamAttrID as Id;
-    let key = key(target, attribute)?;
-    let known = client.stream_attributes.lock().unwrap_or_else(PoisonError::into_inner);
+    let known = client.stream_attributes.get(target.stream_id()?, attribute.0);
     let mut value = CUstreamAttrValue::default();
-    match (attribute, known.get(&key)) {
-        (_, Some(&words)) => value = restored(words),
+    match (attribute, known) {
+        (_, Some(words)) => value = restored(words),
         (Id::PRIORITY, None) => {
             value.priority = target.stream.as_ref().map_or(0, |stream| stream.priority);
         }
@@ -80,13 +72,11 @@ pub(crate) unsafe fn cuStreamSetAttribute(
 ) -> CUresult {
     run(|client| {
         not_null(value)?;
-        let target = stream::located(client, hStream)?;
+        let target = targets::located(client, hStream)?;
         // SAFETY: not null; the caller's structure.
         let value = unsafe { value.read() };
         check(client, &target, attr, &value)?;
-        let key = key(&target, attr)?;
-        let mut known = client.stream_attributes.lock().unwrap_or_else(PoisonError::into_inner);
-        known.insert(key, stored(&value));
+        client.stream_attributes.set(target.stream_id()?, attr.0, stored(&value));
         Ok(())
     })
 }
@@ -97,7 +87,7 @@ pub(crate) unsafe fn cuStreamGetAttribute(
     value_out: *mut CUstreamAttrValue,
 ) -> CUresult {
     run(|client| {
-        let target = stream::located(client, hStream)?;
+        let target = targets::located(client, hStream)?;
         put!(value_out, get(client, &target, attr)?);
         Ok(())
     })
@@ -105,17 +95,8 @@ pub(crate) unsafe fn cuStreamGetAttribute(
 
 pub(crate) unsafe fn cuStreamCopyAttributes(dst: CUstream, src: CUstream) -> CUresult {
     run(|client| {
-        let (to, from) = (stream::located(client, dst)?, stream::located(client, src)?);
-        let (source, target) = (from.stream_id()?, to.stream_id()?);
-        let mut known = client.stream_attributes.lock().unwrap_or_else(PoisonError::into_inner);
-        let copied: Vec<_> = known
-            .iter()
-            .filter(|((stream, _), _)| *stream == source)
-            .map(|(k, v)| (k.1, *v))
-            .collect();
-        for (attribute, value) in copied {
-            known.insert((target, attribute), value);
-        }
+        let (to, from) = (targets::located(client, dst)?, targets::located(client, src)?);
+        client.stream_attributes.copy(to.stream_id()?, from.stream_id()?);
         Ok(())
     })
 }

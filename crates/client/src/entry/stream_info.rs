@@ -1,8 +1,9 @@
 //! Questions about streams.
 
-use super::not_null;
+use super::arguments::not_null;
 use crate::client::run;
-use crate::stream::{self, look};
+use crate::stream::Target;
+use crate::stream::targets::{id_of, located, look};
 use cuda_abi::types::*;
 
 pub(crate) unsafe fn cuStreamGetFlags(hStream: CUstream, flags: *mut u32) -> CUresult {
@@ -24,15 +25,14 @@ pub(crate) unsafe fn cuStreamGetPriority(hStream: CUstream, priority: *mut i32) 
 pub(crate) unsafe fn cuStreamGetId(hStream: CUstream, streamId: *mut u64) -> CUresult {
     run(|client| {
         not_null(streamId)?;
-        let own = |stream: &stream::Stream| Ok(stream.id);
-        put!(streamId, look(client, hStream, own, stream::Target::stream_id)??);
+        put!(streamId, id_of(client, hStream)?);
         Ok(())
     })
 }
 
 pub(crate) unsafe fn cuStreamGetCtx(hStream: CUstream, pctx: *mut CUcontext) -> CUresult {
     run(|client| {
-        let default = |target: &stream::Target| target.context.handle();
+        let default = |target: &Target| target.context.handle();
         put!(pctx, look(client, hStream, |stream| stream.context.handle(), default)?);
         Ok(())
     })
@@ -44,7 +44,7 @@ pub(crate) unsafe fn cuStreamGetCtx_v2(
     pGreenCtx: *mut CUgreenCtx,
 ) -> CUresult {
     run(|client| {
-        let target = stream::located(client, hStream)?;
+        let target = located(client, hStream)?;
         put_optional!(pCtx, target.context.owner().handle());
         put_optional!(pGreenCtx, super::green::handle_of(client, &target.context));
         Ok(())
@@ -53,7 +53,7 @@ pub(crate) unsafe fn cuStreamGetCtx_v2(
 
 pub(crate) unsafe fn cuStreamGetGreenCtx(hStream: CUstream, phCtx: *mut CUgreenCtx) -> CUresult {
     run(|client| {
-        let target = stream::located(client, hStream)?;
+        let target = located(client, hStream)?;
         put!(phCtx, super::green::handle_of(client, &target.context));
         Ok(())
     })
@@ -61,7 +61,7 @@ pub(crate) unsafe fn cuStreamGetGreenCtx(hStream: CUstream, phCtx: *mut CUgreenC
 
 pub(crate) unsafe fn cuStreamGetDevice(hStream: CUstream, device: *mut CUdevice) -> CUresult {
     run(|client| {
-        let default = |target: &stream::Target| target.context.device;
+        let default = |target: &Target| target.context.device;
         put!(device, look(client, hStream, |stream| stream.context.device, default)?);
         Ok(())
     })

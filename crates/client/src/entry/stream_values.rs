@@ -3,11 +3,11 @@
 //! The executor holds a waiting stream's later work in software; see `policy/src/turns/holds.rs` of
 //! the server.
 
-use super::not_null;
+use super::arguments::not_null;
 use crate::client::{Client, run};
-use crate::graph::{BatchWork, NodeKind};
-use crate::session::Result;
-use crate::stream::{self, Target};
+use crate::graph::kinds::{BatchWork, NodeKind};
+use crate::result::Result;
+use crate::stream::{Target, targets};
 use cuda_abi::graph::params::{wait_of, write_of};
 use cuda_abi::types::*;
 use link::wire::command::{Opcode, StreamWriteValue};
@@ -190,7 +190,7 @@ fn submit(
 
 fn one(hStream: CUstream, asked: CUstreamBatchMemOpParams) -> CUresult {
     run(|client| {
-        let target = stream::target(client, hStream)?;
+        let target = targets::target(client, hStream)?;
         let operations = read_all(client, target.context.device, &[asked])?;
         submit(client, &target, &[asked], &operations)
     })
@@ -235,7 +235,7 @@ pub(crate) unsafe fn cuStreamBatchMemOp_v2(
     flags: u32,
 ) -> CUresult {
     run(|client| {
-        let target = stream::target(client, stream)?;
+        let target = targets::target(client, stream)?;
         // SAFETY: the caller's array.
         let asked = unsafe { array(paramArray, count, flags) }?;
         let operations = read_all(client, target.context.device, &asked)?;

@@ -4,13 +4,9 @@
 //! executor is told of them; it counts nodes through all sections.
 
 use super::encoding::{Encoded, encode};
-use super::executable::pageable_ends;
 use super::kinds::NodeKind;
-use super::plan::{Pageable, Step};
-use crate::client::Client;
-use crate::session::Result;
+use super::plan::Step;
 use cuda_abi::graph::snapshot::Snapshot;
-use cuda_abi::types::CUresult;
 use link::wire::command::Opcode;
 use link::wire::graph::{ConditionalNode, DescriptionWriter};
 use std::collections::HashMap;
@@ -79,12 +75,6 @@ impl Bodies {
         }
     }
 
-    /// Refuses what the executor cannot do there: CUDA_ERROR_NOT_SUPPORTED for memory that only
-    /// this process reaches.
-    pub(super) fn check(&self, client: &Client) -> Result {
-        self.steps().try_for_each(|step| check(client, &step.kind))
-    }
-
     /// The sections' descriptions, in order; `None` if one is larger than an executor takes.
     pub(super) fn describe(&self) -> Option<Vec<u8>> {
         let mut bytes = Vec::new();
@@ -100,14 +90,5 @@ impl Bodies {
             bytes.extend(writer.finish()?);
         }
         Some(bytes)
-    }
-}
-
-/// As [`Bodies::check`], of one step.
-pub(super) fn check(client: &Client, kind: &NodeKind) -> Result {
-    kind.check_alive(client)?;
-    match pageable_ends(client, kind)? == Pageable::default() {
-        true => Ok(()),
-        false => Err(CUresult::ERROR_NOT_SUPPORTED),
     }
 }

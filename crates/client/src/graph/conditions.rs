@@ -4,12 +4,14 @@
 //! That driver makes a condition for a graph of its own. So the executor keeps an empty graph, a
 //! *home*, for each graph here that has conditions, and fills it in when that is made executable.
 
-use super::Graphs;
-use crate::client::Client;
+use super::kinds::NodeKind;
+use crate::context::Context;
 use crate::context::backend::Backend;
-use crate::session::Result;
+use crate::handles::Table;
+use crate::result::Result;
 use cuda_abi::graph::conditional::{Condition, Value};
-use cuda_abi::types::{CUcontext, CUgraph};
+use cuda_abi::graph::registry::Registry;
+use cuda_abi::types::{CUcontext, CUgraph, CUresult};
 use link::wire::command::Opcode;
 use link::wire::graph::{GraphCondition, GraphConditionReply, GraphHomeDestroy};
 use std::collections::HashMap;
@@ -27,7 +29,7 @@ struct Home {
 
 /// Homes of all graphs, by the graphs' handles.
 #[derive(Default)]
-pub(super) struct Homes(Mutex<HashMap<usize, Weak<Home>>>);
+pub(crate) struct Homes(Mutex<HashMap<usize, Weak<Home>>>);
 
 impl std::fmt::Debug for Home {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -63,25 +65,26 @@ impl Homes {
         homes.insert(graph.0, Arc::downgrade(&home));
         Ok(home)
     }
-}
 
-/// `cuGraphConditionalHandleCreate`.
-pub(crate) fn create(
-    client: &Client,
-    graph: CUgraph,
-    context: CUcontext,
-    value: u32,
-    flags: u32,
-) -> Result<u64> {
-    let Graphs { registry, homes, .. } = &client.graphs;
-    let graph = registry.graph(graph)?.handle;
-    let default = Condition::default_value(value, flags)?;
-    let (backend, id) = client.context(context.0)?.backend()?;
-    let home = homes.of(registry.root(graph), backend, id)?;
-    let body = GraphCondition { home: home.number, value, flags, reserved: 0 };
-    let reply: GraphConditionReply =
-        backend.session.call_for(id, Opcode::GraphCondition, &[body.as_bytes()])?;
-    let handle = reply.handle;
-    registry.add_condition(Condition { handle, graph, context, default, value: home });
-    Ok(handle)
+    /// `cuGraphConditionalHandleCreate`.
+    pub(crate) fn create_condition(
+        &self,
+        registry: &Registry<NodeKind>,
+        contexts: &Table<Context>,
+        graph: CUgraph,
+        context: CUcontext,
+        (value, flags): (u32, u32),
+    ) -> Result<u64> {
+        let graph = registry.graph(graph)?.handle;
+        let default = Condition::default_value(value, flags)?;
+        let of = contexts.get(context.0).ok_or(CUresult::ERROR_INVALID_CONTEXT)?;
+        let (backend, id) = of.backend()?;
+        let home = self.of(registry.root(graph), backend, id)?;
+        let body = GraphCondition { home: home.number, value, flags, reserved: 0 };
+        let reply: GraphConditionReply =
+            backend.session.call_for(id, Opcode::GraphCondition, &[body.as_bytes()])?;
+        let handle = reply.handle;
+        registry.add_condition(Condition { handle, graph, context, default, value: home });
+        Ok(handle)
+    }
 }

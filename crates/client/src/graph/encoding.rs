@@ -1,7 +1,7 @@
 //! A node as the command that does its work.
 
 use super::kinds::{CopyWork, NodeKind};
-use crate::copy::{End, Extent};
+use crate::copy::shape::{End, Extent};
 use link::wire::command::{Copy, Copy3d, EventRecord, Fill, Launch, Opcode, StreamWaitEvent};
 use zerocopy::IntoBytes;
 

@@ -1,23 +1,21 @@
 //! Executable graphs: a graph as it was when it was made executable, and what the executor has of
 //! it.
 
-use super::Graph;
 use super::bodies::Bodies;
 use super::encoding::Encoded;
 use super::kinds::NodeKind;
-use super::launching::{Chain, Run};
-use super::plan::{HostAction, Pageable, Plan, Step, parts_of, plan};
-use crate::client::Client;
+use super::plan::{HostAction, Pageable, Plan, Step, parts_of};
+use super::run::{Chain, Run};
 use crate::context::Context;
 use crate::context::backend::Backend;
-use crate::session::Result;
+use crate::memory::bounce::Bounce;
+use crate::result::Result;
 use crate::stream::late;
 use crate::stream::late::Named;
-use crate::thread::current;
-use cuda_abi::graph::model::{Instance, has_memory_nodes};
+use cuda_abi::graph::model::Instance;
 use cuda_abi::graph::snapshot::Snapshot;
 use cuda_abi::types::{CUgraphExec, CUgraphNode, CUresult};
-use link::wire::command::{Opcode, REGION_PINNED};
+use link::wire::command::Opcode;
 use link::wire::graph::{DescriptionWriter, GraphCreate, GraphEnable};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -25,9 +23,6 @@ use zerocopy::IntoBytes;
 
 /// `CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH`.
 pub(super) const AUTO_FREE_ON_LAUNCH: u64 = 1;
-/// `CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH`.
-const DEVICE_LAUNCH: u64 = 4;
-const ALL_FLAGS: u64 = 0xf;
 /// An executable graph whose change failed, and could not be taken back.
 pub(super) const NOT_MADE: CUresult = CUresult::ERROR_INVALID_HANDLE;
 
@@ -40,7 +35,7 @@ pub(crate) struct Executable {
     /// The executor's number of the context.
     pub(super) id: u32,
     /// User objects that it holds.
-    objects: Vec<(usize, u32)>,
+    pub(super) objects: Vec<(usize, u32)>,
     pub(super) state: Mutex<State>,
     pub(super) chain: Arc<Chain>,
 }
@@ -48,15 +43,15 @@ pub(crate) struct Executable {
 /// What launches and updates change.
 pub(super) struct State {
     /// As its graph counts it; none once it was destroyed.
-    instance: Option<Instance<NodeKind>>,
+    pub(super) instance: Option<Instance<NodeKind>>,
     pub(super) source: Snapshot<NodeKind>,
     pub(super) steps: Vec<Step>,
     /// Graphs of conditional nodes.
     pub(super) bodies: Bodies,
-    places: HashMap<usize, usize>,
+    pub(super) places: HashMap<usize, usize>,
     pub(super) pageable: Vec<Pageable>,
     /// By step.
-    bounces: HashMap<usize, Bounce>,
+    pub(super) bounces: HashMap<usize, Bounce>,
     pub(super) plan: Plan,
     /// The executor's number of each segment's graph.
     pub(super) numbers: Vec<Option<u32>>,
@@ -66,136 +61,9 @@ pub(super) struct State {
     pub(super) launched_in: Option<u32>,
 }
 
-/// Memory that the executor reaches, in place of a copy's pageable end.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Bounce {
-    address: u64,
-    size_bytes: u64,
-}
-
-/// Makes a graph executable in the current context, or the one that its nodes belong to.
-pub(crate) fn instantiate(client: &Client, graph: &Arc<Graph>, flags: u64) -> Result<CUgraphExec> {
-    if flags & !ALL_FLAGS != 0 {
-        return Err(CUresult::ERROR_INVALID_VALUE);
-    }
-    if flags & DEVICE_LAUNCH != 0 {
-        return Err(CUresult::ERROR_NOT_SUPPORTED);
-    }
-    let source = Snapshot::of(graph)?;
-    let context = context_of(client, &source)?;
-    let (backend, id) = context.backend()?;
-    if client.graphs.registry.has_free_conditions(graph) {
-        return Err(CUresult::ERROR_INVALID_VALUE);
-    }
-    let steps: Vec<Step> = source.flatten().into_iter().map(Step::from).collect();
-    let places = steps.iter().enumerate().map(|(place, step)| (step.key, place)).collect();
-    let mut state = State {
-        instance: Some(graph.begin_executable()?),
-        bodies: Bodies::of(&source, &steps),
-        source,
-        steps,
-        places,
-        pageable: Vec::new(),
-        bounces: HashMap::new(),
-        plan: Plan::default(),
-        numbers: Vec::new(),
-        run: None,
-        launched_in: None,
-    };
-    if let Err(error) = state.make(client, backend, id, flags) {
-        // A failed session has nothing left.
-        let _ = state.clear(backend, id);
-        return Err(error);
-    }
-    let objects = client.graphs.registry.retain_all(graph);
-    let made = client.graphs.executables.insert_with(|token| Executable {
-        handle: CUgraphExec(token),
-        flags,
-        context,
-        backend,
-        id,
-        objects,
-        state: Mutex::new(state),
-        chain: Arc::default(),
-    });
-    Ok(made.ok_or(CUresult::ERROR_OUT_OF_MEMORY)?.handle)
-}
-
-/// The context of all nodes that need one, else the current one. Nodes of several contexts are
-/// absent (801).
-fn context_of(client: &Client, source: &Snapshot<NodeKind>) -> Result<Arc<Context>> {
-    let mut token = None;
-    source.for_each(&mut |kind| match (token, kind.context()) {
-        (Some(known), Some(other)) if known != other => Err(CUresult::ERROR_NOT_SUPPORTED),
-        (_, other) => {
-            token = token.or(other);
-            Ok(())
-        }
-    })?;
-    match token {
-        Some(token) => client.context(token),
-        None => current::owner(),
-    }
-}
-
 impl State {
-    /// Plans the steps and makes the executor's graphs, of which there are none.
-    pub(super) fn make(
-        &mut self,
-        client: &Client,
-        backend: &Backend,
-        id: u32,
-        flags: u64,
-    ) -> Result {
-        for place in 0..self.steps.len() {
-            self.steps[place].kind.check_alive(client)?;
-            let pageable = pageable_ends(client, &self.steps[place].kind)?;
-            self.pageable.push(pageable);
-            self.make_bounce(backend, id, place)?;
-        }
-        self.bodies.check(client)?;
-        self.plan = plan(&self.steps, |place| self.parts(place));
-        if self.conditional_segments().count() > 1 {
-            return Err(CUresult::ERROR_NOT_SUPPORTED);
-        }
-        for index in 0..self.plan.segments.len() {
-            let number = self.make_segment(backend, id, flags, index)?;
-            self.numbers.push(number);
-            self.leave_out(backend, id, index)?;
-        }
-        Ok(())
-    }
-
-    /// Changes all steps and makes other graphs of the executor's in place of those that it has:
-    /// launches that are held go on with the old ones. On failure it goes on doing what it did.
-    pub(super) fn make_again(
-        &mut self,
-        client: &Client,
-        executable: &Executable,
-        steps: Vec<Step>,
-        bodies: Bodies,
-    ) -> Result {
-        let Executable { backend, id, flags, .. } = *executable;
-        if bodies.count() > 0 && backend.session.may_hold() {
-            // What conditions were made for is one executable graph's at a time.
-            backend.session.wait_all(id)?;
-        }
-        let before = std::mem::replace(&mut self.steps, steps);
-        let bodies_before = std::mem::replace(&mut self.bodies, bodies);
-        self.clear(backend, id)?;
-        let made = self.make(client, backend, id, flags);
-        if made.is_err() {
-            self.steps = before;
-            self.bodies = bodies_before;
-            self.clear(backend, id)?;
-            if self.make(client, backend, id, flags).is_err() {
-                self.clear(backend, id)?;
-            }
-        }
-        made
-    }
-
-    fn make_segment(
+    /// Makes the executor's graph of a segment, if that has any.
+    pub(super) fn make_segment(
         &self,
         backend: &Backend,
         id: u32,
@@ -238,7 +106,7 @@ impl State {
     }
 
     /// Tells the executor what a new segment's launches leave out.
-    fn leave_out(&self, backend: &Backend, id: u32, index: usize) -> Result {
+    pub(super) fn leave_out(&self, backend: &Backend, id: u32, index: usize) -> Result {
         let own = self.plan.segments[index].device.iter().map(|&step| &self.steps[step]);
         let inside = self.bodies.steps().filter(|_| self.conditional_segment() == Some(index));
         let mut disabled = own.chain(inside).filter(|step| !step.is_enabled);
@@ -258,7 +126,7 @@ impl State {
     }
 
     /// Segments with conditional nodes.
-    fn conditional_segments(&self) -> impl Iterator<Item = usize> + '_ {
+    pub(super) fn conditional_segments(&self) -> impl Iterator<Item = usize> + '_ {
         let segments = self.plan.segments.iter().enumerate();
         let is_conditional =
             |&step: &usize| matches!(self.steps[step].kind, NodeKind::Conditional(_));
@@ -313,7 +181,8 @@ impl State {
         Some(((*self.numbers.get(segment)?)?, (first + place) as u32))
     }
 
-    fn post_enabled(&self, backend: &Backend, id: u32, key: usize) -> Result {
+    /// Tells the executor whether launches include a step.
+    pub(super) fn post_enabled(&self, backend: &Backend, id: u32, key: usize) -> Result {
         let Some((graph, node)) = self.node(key) else { return Ok(()) };
         let enabled = u32::from(self.step(key)?.is_enabled);
         let body = GraphEnable { graph, node, enabled, reserved: 0 };
@@ -337,17 +206,14 @@ impl State {
         }
         late::retire(backend)?;
         let (session, heap) = (&backend.session, &backend.host_heap);
-        let address = match heap.allocate_small(session, id, size_bytes) {
-            Some(small) => small?,
-            None => heap.create_region(session, id, size_bytes, REGION_PINNED)?.address,
-        };
-        if let Some(old) = self.bounces.insert(place, Bounce { address, size_bytes }) {
+        let bounce = Bounce::take(heap, session, id, size_bytes)?;
+        if let Some(old) = self.bounces.insert(place, bounce) {
             late::destroy(backend, id, Named::Bounce(old))?;
         }
         Ok(())
     }
 
-    /// Whether [`Self::make`] has made all of it.
+    /// Whether `State::make` has made all of it.
     pub(super) fn is_made(&self) -> bool {
         self.plan.parts.len() == self.steps.len() && self.plan.segments.len() == self.numbers.len()
     }
@@ -373,25 +239,8 @@ impl State {
 }
 
 /// Kernels, copies and fills can be left out of launches.
-fn can_be_disabled(kind: &NodeKind) -> bool {
+pub(super) fn can_be_disabled(kind: &NodeKind) -> bool {
     matches!(kind, NodeKind::Kernel(_) | NodeKind::Memcpy(_) | NodeKind::Memset(_))
-}
-
-impl Bounce {
-    /// Frees the memory; nothing may use it any more.
-    pub(crate) fn free(self, backend: &Backend, id: u32) -> Result {
-        if backend.host_heap.free_small(self.address) {
-            return Ok(());
-        }
-        backend.host_heap.destroy_region(&backend.session, id, self.address, self.size_bytes)
-    }
-}
-
-/// Which ends of a node's copy only this process reaches.
-pub(super) fn pageable_ends(client: &Client, kind: &NodeKind) -> Result<Pageable> {
-    let NodeKind::Memcpy(work) = kind else { return Ok(Pageable::default()) };
-    let [to, from] = crate::copy::reaches(client, work.to, work.from, work.extent)?;
-    Ok(Pageable { to: to.is_private(), from: from.is_private() })
 }
 
 impl Executable {
@@ -413,68 +262,4 @@ impl Executable {
             false => Err(CUresult::ERROR_INVALID_VALUE),
         }
     }
-
-    /// Includes a step in later launches, or leaves it out: kernels, copies and fills only.
-    pub(crate) fn set_enabled(
-        &self,
-        client: &Client,
-        node: CUgraphNode,
-        is_enabled: bool,
-    ) -> Result {
-        self.settle()?;
-        let mut state = self.lock();
-        let step = state.step(node.0)?;
-        if !can_be_disabled(&step.kind) {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
-        if step.is_enabled == is_enabled {
-            return Ok(());
-        }
-        if !state.is_made() {
-            return Err(NOT_MADE);
-        }
-        if self.backend.session.may_hold() {
-            let (mut steps, mut bodies) = (state.steps.clone(), state.bodies.clone());
-            let found = match state.place(node.0) {
-                Ok(place) => steps.get_mut(place),
-                Err(_) => bodies.find_mut(node.0),
-            };
-            found.ok_or(CUresult::ERROR_INVALID_VALUE)?.is_enabled = is_enabled;
-            return state.make_again(client, self, steps, bodies);
-        }
-        state.step_mut(node.0)?.is_enabled = is_enabled;
-        state.run = None;
-        state.post_enabled(self.backend, self.id, node.0)
-    }
-
-    /// Ends it; what was launched goes on.
-    pub(crate) fn destroy(&self, client: &Client) -> Result {
-        client.graphs.executables.remove(self.handle.0).ok_or(CUresult::ERROR_INVALID_VALUE)?;
-        let waited = self.settle();
-        let cleared = waited.and_then(|()| self.lock().clear(self.backend, self.id));
-        let (had_memory, nodes) = {
-            let mut state = self.lock();
-            let shape = std::mem::take(&mut state.source.shape);
-            let (steps, bodies) =
-                (std::mem::take(&mut state.steps), std::mem::take(&mut state.bodies));
-            (has_memory_nodes(&shape), (steps, bodies, shape, state.instance.take()))
-        };
-        drop(nodes);
-        client.graphs.registry.release_all(&self.objects);
-        if had_memory {
-            client.graphs.memory.collect(client);
-        }
-        cleared
-    }
-}
-
-/// Destroys the executable graphs of a context that is ending; memory of graphs goes with the
-/// context's other memory.
-pub(crate) fn end_context(client: &Client, context: &Context) {
-    let of_context = |executable: &Executable| executable.context.token == context.token;
-    for executable in client.graphs.executables.select(of_context) {
-        // A failed session has no graphs left.
-        let _ = executable.destroy(client);
-    }
-    client.graphs.memory.forget_context(context);
 }

@@ -1,24 +1,20 @@
 //! What a node does.
 
-use super::Graph;
 use super::memory::GraphMemory;
-use crate::client::Client;
-use crate::code::launch::Configuration;
-use crate::code::module::Function;
-use crate::copy::{End, Extent};
-use crate::memory::{Pattern, Rows};
-use crate::session::Result;
+use crate::code::configuration::Configuration;
+use crate::code::function::Function;
+use crate::copy::shape::{End, Extent};
+use crate::memory::pattern::{Pattern, Rows};
 use crate::stream::Target;
-use crate::stream::events::Event;
+use crate::stream::event::Event;
 use crate::thread::here::here;
 use core::ffi::c_void;
 use cuda_abi::graph::conditional::Conditional;
 use cuda_abi::graph::dot::Label;
 use cuda_abi::graph::model::{Kind, Role};
+use cuda_abi::graph::reuse::MemoryUse;
 use cuda_abi::graph::user_object::HostWork;
-use cuda_abi::types::{
-    CUcontext, CUgraphNodeType, CUresult, CUstreamBatchMemOpParams, CUstreamCaptureMode,
-};
+use cuda_abi::types::{CUcontext, CUgraphNodeType, CUstreamBatchMemOpParams, CUstreamCaptureMode};
 use link::wire::command::{LaunchAttribute, StreamWriteValue};
 use std::sync::{Arc, OnceLock};
 
@@ -26,6 +22,9 @@ use std::sync::{Arc, OnceLock};
 const COOPERATIVE: u32 = 2;
 /// `CU_LAUNCH_ATTRIBUTE_PRIORITY`.
 const PRIORITY: u32 = 8;
+
+/// A graph of this process.
+pub(crate) type Graph = cuda_abi::graph::model::Graph<NodeKind>;
 
 /// What a node does, checked.
 #[derive(Clone)]
@@ -191,7 +190,8 @@ impl Kind for NodeKind {
         match self {
             Self::Child(graph) => Role::Child(graph),
             Self::Conditional(conditional) => Role::Conditional(conditional),
-            Self::MemAlloc(_) | Self::MemFree(_) => Role::Memory,
+            Self::MemAlloc(memory) => Role::Memory(MemoryUse::Allocates(memory.number)),
+            Self::MemFree(memory) => Role::Memory(MemoryUse::Frees(memory.number)),
             _ => Role::Plain,
         }
     }
@@ -247,18 +247,5 @@ impl NodeKind {
             Self::Conditional(conditional) => Some(conditional.condition.context.0),
             _ => None,
         }
-    }
-
-    /// CUDA_ERROR_INVALID_HANDLE if what it names has been destroyed: its number may be another's
-    /// by now.
-    pub(crate) fn check_alive(&self, client: &Client) -> Result {
-        let is_alive = match self {
-            Self::Kernel(work) => client.functions.get(work.function.token).is_some(),
-            Self::EventRecord(event) | Self::EventWait(event) => {
-                client.events.get(event.token).is_some()
-            }
-            _ => true,
-        };
-        if is_alive { Ok(()) } else { Err(CUresult::ERROR_INVALID_HANDLE) }
     }
 }

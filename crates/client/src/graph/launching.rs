@@ -7,69 +7,21 @@
 
 use super::executable::{AUTO_FREE_ON_LAUNCH, Executable, NOT_MADE, State};
 use super::kinds::NodeKind;
-use super::memory::GraphMemory;
 use super::plan::HostAction;
+use super::run::{Chain, ChainEnd, Run, RunSegment};
 use crate::client::{Client, Launches};
 use crate::context::backend::Backend;
-use crate::session::{Result, Session};
+use crate::result::Result;
 use crate::stream::Target;
 use crate::stream::callbacks::{Lane, Turn};
-use crate::stream::events::Event;
 use crate::stream::gates::Ordered;
+use cuda_abi::graph::model::{Kind, Role};
+use cuda_abi::graph::reuse::{Leftovers, MemoryUse};
 use cuda_abi::types::CUresult;
 use link::wire::command::Opcode;
 use link::wire::graph::{GraphLaunch, GraphUpload};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::time::Duration;
+use std::sync::Arc;
 use zerocopy::IntoBytes;
-
-const CHECK_INTERVAL: Duration = Duration::from_millis(100);
-
-/// What a launch does, segment by segment.
-pub(super) type Run = Arc<[RunSegment]>;
-
-/// One segment, as far as launches are concerned.
-pub(super) struct RunSegment {
-    graph: Option<u32>,
-    /// Events that its graph records.
-    records: Vec<Arc<Event>>,
-    prints: bool,
-    host: Vec<HostAction>,
-}
-
-/// Whether a launch has segments that were not posted.
-#[derive(Default)]
-pub(super) struct Chain {
-    is_running: Mutex<bool>,
-    ended: Condvar,
-}
-
-/// Ends its chain when it is dropped.
-struct ChainEnd(Arc<Chain>);
-
-impl Chain {
-    /// Waits until all segments of the last launch were posted.
-    pub(super) fn wait(&self, session: &Session) -> Result {
-        let mut is_running = self.is_running.lock().unwrap_or_else(PoisonError::into_inner);
-        while *is_running {
-            session.check()?;
-            let waited = self.ended.wait_timeout(is_running, CHECK_INTERVAL);
-            is_running = waited.unwrap_or_else(PoisonError::into_inner).0;
-        }
-        Ok(())
-    }
-
-    fn set(&self, is_running: bool) {
-        *self.is_running.lock().unwrap_or_else(PoisonError::into_inner) = is_running;
-        self.ended.notify_all();
-    }
-}
-
-impl Drop for ChainEnd {
-    fn drop(&mut self) {
-        self.0.set(false);
-    }
-}
 
 /// Where a launch goes.
 #[derive(Clone, Copy)]
@@ -113,28 +65,13 @@ impl State {
         run
     }
 
-    /// Which memory a launch leaves allocated or freed. What an earlier launch left is freed first
-    /// if the flags say so, else the launch is refused.
-    fn memory_after(&self, flags: u64) -> Result<Vec<(Arc<GraphMemory>, bool)>> {
-        let mut outcome: Vec<(Arc<GraphMemory>, bool)> = Vec::new();
-        for step in &self.steps {
-            let (memory, is_live) = match &step.kind {
-                NodeKind::MemAlloc(memory) => (memory, true),
-                NodeKind::MemFree(memory) => (memory, false),
-                _ => continue,
-            };
-            let place = outcome.iter().position(|(other, _)| Arc::ptr_eq(other, memory));
-            let was_live = place.map_or_else(|| memory.is_live(), |place| outcome[place].1);
-            let is_left = was_live && is_live && flags & AUTO_FREE_ON_LAUNCH == 0;
-            if is_left || (!was_live && !is_live) {
-                return Err(CUresult::ERROR_INVALID_VALUE);
-            }
-            match place {
-                Some(place) => outcome[place].1 = is_live,
-                None => outcome.push((Arc::clone(memory), is_live)),
-            }
-        }
-        Ok(outcome)
+    /// What steps do to memory of graphs, in order.
+    fn memory_uses(&self) -> Vec<MemoryUse> {
+        let uses = self.steps.iter().filter_map(|step| match step.kind.role() {
+            Role::Memory(used) => Some(used),
+            _ => None,
+        });
+        uses.collect()
     }
 }
 
@@ -146,14 +83,19 @@ impl Executable {
             self.chain.wait(&self.backend.session)?;
             target.pass_gates()?;
             let state = self.lock();
-            if !*self.chain.is_running.lock().unwrap_or_else(PoisonError::into_inner) {
+            if !self.chain.is_running() {
                 break state;
             }
         };
         if !state.is_made() {
             return Err(NOT_MADE);
         }
-        let memory = state.memory_after(self.flags)?;
+        let memories = &client.graphs.memory;
+        let leftovers = match self.flags & AUTO_FREE_ON_LAUNCH {
+            0 => Leftovers::Refused,
+            _ => Leftovers::Freed,
+        };
+        let effect = memories.launch(state.memory_uses(), leftovers)?;
         let run = state.run();
         self.follow_last_launch(&mut state, &run, target.slot)?;
         let place = Place { backend: self.backend, lane: target.lane() };
@@ -163,16 +105,12 @@ impl Executable {
                 for event in run[first + 1..].iter().flat_map(|segment| &segment.records) {
                     event.will_be_recorded(place.lane.slot, place.lane.ordered);
                 }
-                self.chain.set(true);
-                Some(ChainEnd(Arc::clone(&self.chain)))
+                Some(Chain::begin(&self.chain))
             }
             _ => None,
         };
         place.post_from(&run, 0, chain, Turn::Last)?;
-        for (memory, is_live) in memory {
-            memory.set_live(is_live);
-            client.graphs.memory.note(memory.context.device);
-        }
+        memories.note(&effect, self.context.device);
         drop(state);
         match client.launches {
             Launches::Asynchronous => Ok(()),
@@ -245,7 +183,7 @@ impl Place {
         }
         match turn {
             Turn::Last => Ok(()),
-            Turn::Next => backend.callbacks.settle(backend, self.lane),
+            Turn::Next => backend.callbacks.settle(&backend.session, self.lane),
         }
     }
 
@@ -259,7 +197,7 @@ impl Place {
             let _ = self.post_from(&run, index + 1, chain, Turn::Next);
         };
         let Self { backend, lane } = self;
-        backend.callbacks.continue_after(backend, lane, turn, Box::new(function))
+        backend.callbacks.continue_after(&backend.session, lane, turn, Box::new(function))
     }
 }
 

@@ -1,74 +1,89 @@
 //! Memory that graphs allocate.
 //!
-//! It is taken when its node is made and kept, address and bytes, for as long as the node or an
-//! executable graph has it: an allocating node does nothing when it runs, and what counts as
-//! allocated follows the order of calls. That costs the reuse of memory among a graph's nodes.
+//! It is taken when a node is made that finds no addresses that a node before it has freed, and
+//! kept for as long as a node or an executable graph has some of it: an allocating node does
+//! nothing when it runs, and what counts as allocated follows the order of calls. Who shares
+//! addresses is [`cuda_abi::graph::reuse`]'s to say.
 
-use super::kinds::NodeKind;
-use crate::client::Client;
+mod taking;
+
 use crate::context::Context;
 use crate::memory::allocator::Range;
-use crate::memory::held_by_pools;
 use crate::memory::memory_map::{Area, Kind};
-use crate::session::Result;
+use crate::result::Result;
 use cuda_abi::graph::params::allocation;
+use cuda_abi::graph::reuse::{Blocks, Effect, Leftovers, MemoryUse, Usage};
 use cuda_abi::types::{CUDA_MEM_ALLOC_NODE_PARAMS, CUgraph, CUgraphMem_attribute, CUresult};
-use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Allocations begin at multiples of this.
+const ALIGNMENT_BYTES: u64 = 512;
 
 /// One allocation node's memory.
 pub(crate) struct GraphMemory {
+    /// Different from all others'; a later one's is greater.
+    pub(crate) number: u64,
     pub(crate) address: u64,
     pub(crate) size_bytes: u64,
     pub(crate) context: Arc<Context>,
-    /// Allocated and not freed yet, by the order of calls.
-    live: AtomicBool,
 }
 
 impl GraphMemory {
-    /// Whether it is allocated.
-    pub(crate) fn is_live(&self) -> bool {
-        // Acquire: pairs with the release in `set_live`.
-        self.live.load(Ordering::Acquire)
-    }
-
-    /// Notes that submitted work allocates or frees it.
-    pub(crate) fn set_live(&self, is_live: bool) {
-        // Release: pairs with the acquire in `is_live`.
-        self.live.store(is_live, Ordering::Release);
-    }
-
     /// What the program asked for, with the address that it got.
     pub(crate) fn parameters(&self) -> CUDA_MEM_ALLOC_NODE_PARAMS {
         allocation(self.context.device, self.size_bytes, self.address)
     }
 }
 
-/// All memory of graphs, by address, and how much there was at most.
-#[derive(Default)]
+/// Whose a block is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Owner {
+    graph: CUgraph,
+    /// The context's handle.
+    context: usize,
+    device: i32,
+}
+
+/// All memory of graphs, and how much there was at most.
 pub(crate) struct Memories(Mutex<State>);
 
-#[derive(Default)]
 struct State {
-    all: BTreeMap<u64, Arc<GraphMemory>>,
-    /// By device: most bytes used, most bytes held.
-    most: BTreeMap<i32, (u64, u64)>,
+    last_number: u64,
+    /// By number.
+    all: HashMap<u64, Arc<GraphMemory>>,
+    blocks: Blocks<Owner>,
+    /// By device: the most that there was.
+    most: BTreeMap<i32, Usage>,
+}
+
+impl Default for Memories {
+    fn default() -> Self {
+        Self(Mutex::new(State {
+            last_number: 0,
+            all: HashMap::new(),
+            blocks: Blocks::new(ALIGNMENT_BYTES),
+            most: BTreeMap::new(),
+        }))
+    }
 }
 
 impl State {
-    fn usage(&self, device: i32) -> (u64, u64) {
-        let of_device = self.all.values().filter(|memory| memory.context.device == device);
-        of_device.fold((0, 0), |(used, held), memory| {
-            let live = if memory.is_live() { memory.size_bytes } else { 0 };
-            (used + live, held + memory.size_bytes)
-        })
+    fn usage(&self, device: i32) -> Usage {
+        self.blocks.usage(|owner| owner.device == device)
     }
 
     fn note(&mut self, device: i32) {
-        let (used, held) = self.usage(device);
+        let Usage { used, held } = self.usage(device);
         let most = self.most.entry(device).or_default();
-        *most = (most.0.max(used), most.1.max(held));
+        *most = Usage { used: most.used.max(used), held: most.held.max(held) };
+    }
+
+    /// Takes memory out that the rest has not; returns the block that goes with it.
+    fn remove(&mut self, number: u64) -> Option<(Arc<GraphMemory>, Range)> {
+        let memory = self.all.remove(&number)?;
+        let block = self.blocks.leave(number)?;
+        Some((memory, Range { address: block.start, size_bytes: block.end - block.start }))
     }
 }
 
@@ -77,91 +92,67 @@ impl Memories {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes memory for an allocation node.
-    pub(crate) fn allocate(
-        &self,
-        client: &Client,
-        context: &Arc<Context>,
-        size_bytes: u64,
-    ) -> Result<Arc<GraphMemory>> {
-        let address = crate::memory::allocate_in(client, context, size_bytes, Kind::Graph)?;
-        let context = Arc::clone(context);
-        let device = context.device;
-        let live = AtomicBool::new(false);
-        let memory = Arc::new(GraphMemory { address, size_bytes, context, live });
-        let mut state = self.lock();
-        state.all.insert(address, Arc::clone(&memory));
-        state.note(device);
-        Ok(memory)
-    }
-
-    /// The memory at an address; CUDA_ERROR_INVALID_VALUE for any other address.
+    /// The memory at an address, the live one if there is one; CUDA_ERROR_INVALID_VALUE for any
+    /// other address.
     pub(crate) fn at(&self, address: u64) -> Result<Arc<GraphMemory>> {
-        self.lock().all.get(&address).cloned().ok_or(CUresult::ERROR_INVALID_VALUE)
+        let state = self.lock();
+        let found = state.blocks.at(address).and_then(|number| state.all.get(&number));
+        found.cloned().ok_or(CUresult::ERROR_INVALID_VALUE)
     }
 
-    /// The same for a node of a graph, which frees memory once.
-    pub(crate) fn to_be_freed(
-        &self,
-        client: &Client,
-        graph: CUgraph,
-        address: u64,
-    ) -> Result<Arc<GraphMemory>> {
-        let memory = self.at(address)?;
-        let graph = client.graphs.registry.graph(graph)?;
-        let is_freed = graph.lock().shape.nodes().any(|(_, node)| {
-            matches!(&node.kind, NodeKind::MemFree(other) if Arc::ptr_eq(other, &memory))
-        });
-        if is_freed { Err(CUresult::ERROR_INVALID_VALUE) } else { Ok(memory) }
-    }
-
-    /// Notes that memory of a device was allocated.
-    pub(crate) fn note(&self, device: i32) {
-        self.lock().note(device);
-    }
-
-    /// Gives back what no graph and no executable graph has and what is not allocated.
-    pub(crate) fn collect(&self, client: &Client) {
-        let unused: Vec<_> = {
-            let mut state = self.lock();
-            let is_unused =
-                |memory: &Arc<GraphMemory>| Arc::strong_count(memory) == 1 && !memory.is_live();
-            let unused: Vec<_> =
-                state.all.values().filter(|memory| is_unused(memory)).cloned().collect();
-            unused.iter().for_each(|memory| {
-                state.all.remove(&memory.address);
-            });
-            unused
-        };
-        for memory in unused {
-            let is_graphs = |area: &Area| matches!(area.kind, Kind::Graph);
-            if client.memory.remove(memory.address, is_graphs).is_none() {
-                continue;
-            }
-            if let Ok((backend, id)) = memory.context.backend() {
-                // A failed session has no memory left.
-                let piece = Range { address: memory.address, size_bytes: memory.size_bytes };
-                let held_bytes = || held_by_pools(client, memory.context.device);
-                let _ = backend.device_heap.free(&backend.session, id, piece, held_bytes);
-            }
+    /// Where the allocation begins that an address of an area lies in, and its size: the area's,
+    /// but for memory of graphs, which is there while it is live.
+    pub(crate) fn allocated(&self, area: &Area, address: u64) -> Option<(u64, u64)> {
+        if !matches!(area.kind, Kind::Graph) {
+            return Some((area.base, area.size_bytes));
         }
+        let range = self.lock().blocks.live_around(address)?;
+        Some((range.start, range.end - range.start))
+    }
+
+    /// What a launch of nodes with these uses does. [`Self::note`] says that it was submitted.
+    pub(crate) fn launch(&self, uses: Vec<MemoryUse>, leftovers: Leftovers) -> Result<Effect> {
+        if uses.is_empty() {
+            return Ok(Effect::default());
+        }
+        self.lock().blocks.launch(uses, leftovers)
+    }
+
+    /// Notes what a launch does to memory of a device.
+    pub(crate) fn note(&self, effect: &Effect, device: i32) {
+        if *effect == Effect::default() {
+            return;
+        }
+        let mut state = self.lock();
+        state.blocks.note(effect);
+        state.note(device);
+    }
+
+    /// Notes that the program frees memory; CUDA_ERROR_INVALID_VALUE if it is not allocated.
+    pub(crate) fn free(&self, memory: &GraphMemory) -> Result {
+        let was_live = self.lock().blocks.free(memory.number);
+        if was_live { Ok(()) } else { Err(CUresult::ERROR_INVALID_VALUE) }
     }
 
     /// Forgets the memory of a context that is ending and frees it itself.
     pub(crate) fn forget_context(&self, context: &Context) {
-        self.lock().all.retain(|_, memory| memory.context.token != context.token);
+        let mut state = self.lock();
+        let of_context = |memory: &Arc<GraphMemory>| memory.context.token == context.token;
+        let numbers: Vec<u64> =
+            state.all.values().filter(|it| of_context(it)).map(|it| it.number).collect();
+        numbers.into_iter().for_each(|number| _ = state.remove(number));
     }
 
     /// `cuDeviceGetGraphMemAttribute`.
     pub(crate) fn attribute(&self, device: i32, attribute: CUgraphMem_attribute) -> Result<u64> {
         let state = self.lock();
-        let (used, held) = state.usage(device);
-        let (most_used, most_held) = state.most.get(&device).copied().unwrap_or_default();
+        let now = state.usage(device);
+        let most = state.most.get(&device).copied().unwrap_or_default();
         match attribute {
-            CUgraphMem_attribute::USED_MEM_CURRENT => Ok(used),
-            CUgraphMem_attribute::USED_MEM_HIGH => Ok(most_used),
-            CUgraphMem_attribute::RESERVED_MEM_CURRENT => Ok(held),
-            CUgraphMem_attribute::RESERVED_MEM_HIGH => Ok(most_held),
+            CUgraphMem_attribute::USED_MEM_CURRENT => Ok(now.used),
+            CUgraphMem_attribute::USED_MEM_HIGH => Ok(most.used),
+            CUgraphMem_attribute::RESERVED_MEM_CURRENT => Ok(now.held),
+            CUgraphMem_attribute::RESERVED_MEM_HIGH => Ok(most.held),
             _ => Err(CUresult::ERROR_INVALID_VALUE),
         }
     }
@@ -169,13 +160,18 @@ impl Memories {
     /// `cuDeviceSetGraphMemAttribute`: high-water marks can be reset, to what is used now.
     pub(crate) fn reset(&self, device: i32, attribute: CUgraphMem_attribute) -> Result {
         let mut state = self.lock();
-        let (used, held) = state.usage(device);
+        let now = state.usage(device);
         let most = state.most.entry(device).or_default();
         match attribute {
-            CUgraphMem_attribute::USED_MEM_HIGH => most.0 = used,
-            CUgraphMem_attribute::RESERVED_MEM_HIGH => most.1 = held,
+            CUgraphMem_attribute::USED_MEM_HIGH => most.used = now.used,
+            CUgraphMem_attribute::RESERVED_MEM_HIGH => most.held = now.held,
             _ => return Err(CUresult::ERROR_INVALID_VALUE),
         }
         Ok(())
+    }
+
+    /// `cuDeviceGraphMemTrim`: what no graph has was given back already.
+    pub(crate) fn trim(&self, device: i32) {
+        self.lock().blocks.trim(|owner| owner.device == device);
     }
 }

@@ -7,8 +7,9 @@
 //!
 //! | file | concept |
 //! |---|---|
-//! | [`kinds`], [`params`] | what a node does; its parameters in C |
-//! | [`executable`], [`plan`], [`launching`] | executable graphs: the state, what goes to the executor and what is done here, launching that |
+//! | [`kinds`] | what a node does |
+//! | [`executable`], [`plan`], [`run`] | executable graphs: the state, what goes to the executor and what is done here, what a launch does |
+//! | [`making`], [`launching`] | making and ending executable graphs; launching them |
 //! | [`bodies`], [`conditions`] | graphs of conditional nodes; the values that decide about them |
 //! | [`encoding`] | a node as the command that does its work |
 //! | [`update`] | changes of executable graphs in place |
@@ -19,39 +20,31 @@
 //! graph of the executor's. Waits for values and external semaphores are absent (801).
 
 mod bodies;
-mod conditions;
+pub(crate) mod conditions;
 mod encoding;
-mod executable;
-mod kinds;
+pub(crate) mod executable;
+pub(crate) mod kinds;
 mod launching;
-mod memory;
-pub(crate) mod params;
+pub(crate) mod making;
+pub(crate) mod memory;
 mod plan;
-mod update;
+mod run;
+pub(crate) mod update;
 
-pub(crate) use conditions::create as create_condition;
-pub(crate) use executable::{Bounce, Executable, end_context, instantiate};
-pub(crate) use kinds::{BatchWork, KernelWork, MemsetWork, NodeKind};
-pub(crate) use memory::{GraphMemory, Memories};
-pub(crate) use update::{set, update};
-
-use crate::client::Client;
 use crate::handles::{Kind, Table};
-use crate::session::Result;
+use conditions::Homes;
 use cuda_abi::graph::registry::{Naming, Registry};
-use cuda_abi::types::{CUgraphExec, CUresult};
-use std::sync::Arc;
+use executable::Executable;
+use kinds::NodeKind;
+use memory::Memories;
 use std::sync::atomic::{AtomicUsize, Ordering};
-
-/// A graph of this process.
-pub(crate) type Graph = cuda_abi::graph::model::Graph<NodeKind>;
 
 /// All that a process has of graphs.
 pub(crate) struct Graphs {
     pub(crate) registry: Registry<NodeKind>,
     pub(crate) executables: Table<Executable>,
     pub(crate) memory: Memories,
-    homes: conditions::Homes,
+    pub(crate) homes: Homes,
 }
 
 impl Default for Graphs {
@@ -65,7 +58,7 @@ impl Default for Graphs {
             registry: Registry::new(naming),
             executables: Table::new(Kind::Executable),
             memory: Memories::default(),
-            homes: conditions::Homes::default(),
+            homes: Homes::default(),
         }
     }
 }
@@ -75,11 +68,4 @@ fn fresh(kind: Kind) -> usize {
     static LAST: AtomicUsize = AtomicUsize::new(0);
     // Relaxed: only uniqueness matters.
     kind.numbered(LAST.fetch_add(1, Ordering::Relaxed) + 1)
-}
-
-impl Client {
-    /// The executable graph of a handle, or CUDA_ERROR_INVALID_VALUE.
-    pub(crate) fn executable(&self, handle: CUgraphExec) -> Result<Arc<Executable>> {
-        self.graphs.executables.get(handle.0).ok_or(CUresult::ERROR_INVALID_VALUE)
-    }
 }

@@ -8,7 +8,7 @@
 
 use super::encoding::{Encoded, encode, encode_copy};
 use super::kinds::{CopyWork, NodeKind};
-use crate::copy::{End, Extent};
+use crate::copy::shape::{End, Extent};
 use cuda_abi::graph::snapshot::Flat;
 use cuda_abi::graph::user_object::HostWork;
 

@@ -1,14 +1,13 @@
 //! Changes of executable graphs in place: which are allowed, and telling the executor.
 
-use super::Graph;
-use super::bodies;
 use super::encoding::Encoded;
-use super::executable::{Executable, State, pageable_ends};
-use super::kinds::{MemsetWork, NodeKind};
+use super::executable::{Executable, State};
+use super::kinds::{Graph, MemsetWork, NodeKind};
+use super::making::{check_alive, check_inside, pageable_ends};
 use super::plan::HostAction;
 use crate::client::Client;
 use crate::context::backend::Backend;
-use crate::session::Result;
+use crate::result::Result;
 use cuda_abi::graph::conditional::Condition;
 use cuda_abi::graph::model::Kind;
 use cuda_abi::graph::pairing::Mismatch;
@@ -106,7 +105,7 @@ impl State {
             // all.
             let Ok(step) = self.step(key) else { continue };
             is_anew |= has_other_condition(&step.kind, &kind);
-            kind.check_alive(client)?;
+            check_alive(client, &kind)?;
             match self.place(key) {
                 Ok(place) => {
                     let pageable = pageable_ends(client, &kind)?;
@@ -114,7 +113,7 @@ impl State {
                     checked.push((place, pageable, kind));
                 }
                 Err(_) => {
-                    bodies::check(client, &kind)?;
+                    check_inside(client, &kind)?;
                     inside.push((key, kind));
                 }
             }

@@ -5,10 +5,10 @@
 //! nothing. Grants that are free as a whole go back to the server, but for a reserve and what
 //! memory pools hold on to.
 
-use crate::context::backend::Backend;
 use crate::memory::allocator::{Allocator, Range, rounded};
+use crate::result::Result;
+use crate::session::Session;
 use crate::session::slots::Mark;
-use crate::session::{Result, Session};
 use cuda_abi::types::CUresult;
 use link::wire::command::{Grow, GrowReply, Opcode, Release};
 use link::wire::peer::{PeerMap, PeerShow, PeerUnmap};
@@ -38,7 +38,7 @@ struct Heap {
 
 /// What the executor of another device has mapped.
 struct View {
-    backend: &'static Backend,
+    session: &'static Session,
     /// First addresses of grants, and their lengths.
     grants: BTreeMap<u64, u64>,
 }
@@ -92,8 +92,8 @@ impl DeviceHeap {
         held_bytes: impl FnOnce() -> u64,
     ) -> Result {
         // Other devices may have work that uses it.
-        for backend in self.viewers_of(address) {
-            backend.session.wait_all(0)?;
+        for viewer in self.viewers_of(address) {
+            viewer.wait_all(0)?;
         }
         let marks = session.outstanding(0)?;
         let mut heap = self.lock();
@@ -115,7 +115,7 @@ impl DeviceHeap {
     }
 
     /// Other devices that reach an address.
-    fn viewers_of(&self, address: u64) -> Vec<&'static Backend> {
+    fn viewers_of(&self, address: u64) -> Vec<&'static Session> {
         let heap = self.lock();
         if heap.views.is_empty() {
             return Vec::new();
@@ -124,7 +124,7 @@ impl DeviceHeap {
             return Vec::new();
         };
         let views = heap.views.iter().filter(|view| view.grants.contains_key(&address));
-        views.map(|view| view.backend).collect()
+        views.map(|view| view.session).collect()
     }
 
     /// Has the executor of another device map the grant in which an allocation lies; `device` is
@@ -132,16 +132,16 @@ impl DeviceHeap {
     pub(crate) fn show(
         &self,
         session: &Session,
-        to: &'static Backend,
+        to: &'static Session,
         device: u32,
         address: u64,
     ) -> Result {
         let mut heap = self.lock();
         let grant = heap.allocator.grant_of(address).ok_or(CUresult::ERROR_INVALID_VALUE)?;
         let Range { address, size_bytes } = grant;
-        let known = heap.views.iter().position(|view| core::ptr::eq(view.backend, to));
+        let known = heap.views.iter().position(|view| core::ptr::eq(view.session, to));
         let place = known.unwrap_or_else(|| {
-            heap.views.push(View { backend: to, grants: BTreeMap::new() });
+            heap.views.push(View { session: to, grants: BTreeMap::new() });
             heap.views.len() - 1
         });
         if heap.views[place].grants.contains_key(&address) {
@@ -149,20 +149,20 @@ impl DeviceHeap {
         }
         session.call(0, Opcode::PeerShow, &[PeerShow { address }.as_bytes()])?;
         let body = PeerMap { device, key: address, address, size_bytes, ..PeerMap::default() };
-        to.session.call(0, Opcode::PeerMap, &[body.as_bytes()])?;
+        to.call(0, Opcode::PeerMap, &[body.as_bytes()])?;
         heap.views[place].grants.insert(address, size_bytes);
         Ok(())
     }
 
     /// Takes all grants out of the executor of another device, but for those that hold one of
     /// `kept`; its work is done.
-    pub(crate) fn hide(&self, from: &'static Backend, kept: &[u64]) -> Result {
+    pub(crate) fn hide(&self, from: &'static Session, kept: &[u64]) -> Result {
         let mut heap = self.lock();
         let kept: Vec<u64> = kept
             .iter()
             .filter_map(|&address| heap.allocator.grant_of(address).map(|grant| grant.address))
             .collect();
-        let found = heap.views.iter_mut().find(|view| core::ptr::eq(view.backend, from));
+        let found = heap.views.iter_mut().find(|view| core::ptr::eq(view.session, from));
         let Some(view) = found else { return Ok(()) };
         let hidden: Vec<(u64, u64)> = view
             .grants
@@ -172,7 +172,7 @@ impl DeviceHeap {
             .collect();
         for (address, size_bytes) in hidden {
             let body = PeerUnmap { address, size_bytes };
-            from.session.call(0, Opcode::PeerUnmap, &[body.as_bytes()])?;
+            from.call(0, Opcode::PeerUnmap, &[body.as_bytes()])?;
             view.grants.remove(&address);
         }
         Ok(())
@@ -227,7 +227,7 @@ impl Heap {
                 }
                 // Freeing has waited for that device's work; what fails there has no memory left.
                 let body = PeerUnmap { address, size_bytes };
-                let _ = view.backend.session.call(0, Opcode::PeerUnmap, &[body.as_bytes()]);
+                let _ = view.session.call(0, Opcode::PeerUnmap, &[body.as_bytes()]);
             }
             let body = Release { address, size_bytes };
             if let Err(error) = session.call(context, Opcode::Release, &[body.as_bytes()]) {

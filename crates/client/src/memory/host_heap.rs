@@ -6,7 +6,8 @@
 //! kept for the next allocations of the same size.
 
 use crate::memory::allocator::{Allocator, Range};
-use crate::session::{Result, Session};
+use crate::result::Result;
+use crate::session::Session;
 use cuda_abi::types::CUresult;
 use link::pages::Pages;
 use link::shm::{self, Access, Reservation, ShmError};

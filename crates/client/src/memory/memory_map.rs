@@ -4,7 +4,7 @@
 //! Pointer queries are answered from here, and copies learn whether an end is memory that the
 //! executor reaches (*shared*) or memory of this process alone (*private*), which must be staged.
 
-use crate::session::Result;
+use crate::result::Result;
 use crate::thread::remembered;
 use crate::thread::remembered::Place;
 use cuda_abi::types::CUresult;

@@ -12,37 +12,11 @@ use crate::context::backend::Backend;
 use crate::memory::memory_map::{Area, Kind, Reach};
 use crate::memory::pool::Pool;
 use crate::memory::virtual_memory;
-use crate::session::Result;
+use crate::result::Result;
 use cuda_abi::types::CUresult;
 use link::wire::attach::PeerInfo;
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-
-/// What contexts may reach of each other.
-#[derive(Debug, Default)]
-pub(crate) struct Peers {
-    /// (who reaches, whose memory), by handles of contexts.
-    enabled: Mutex<BTreeSet<(usize, usize)>>,
-    /// Whether anything was ever allowed: most programs allow nothing, and pay nothing.
-    is_used: AtomicBool,
-}
-
-impl Peers {
-    fn lock(&self) -> MutexGuard<'_, BTreeSet<(usize, usize)>> {
-        self.enabled.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn note_use(&self) {
-        // Relaxed: whoever allows access has done so before it allocates what is to be reached.
-        self.is_used.store(true, Ordering::Relaxed);
-    }
-
-    /// A context has ended.
-    pub(crate) fn forget(&self, context: usize) {
-        self.lock().retain(|&(viewer, owner)| viewer != context && owner != context);
-    }
-}
+use std::sync::Arc;
 
 /// What the server says of two devices.
 pub(crate) fn info(client: &Client, device: i32, peer: i32) -> Result<PeerInfo> {
@@ -63,7 +37,7 @@ fn is_of_heap(area: &Area) -> bool {
 fn show(client: &Client, viewer: i32, owner: i32, address: u64) -> Result {
     let index = client.device(owner)?.index;
     let (of, to) = (backend(client, owner)?, backend(client, viewer)?);
-    of.device_heap.show(&of.session, to, index, address)
+    of.device_heap.show(&of.session, &to.session, index, address)
 }
 
 fn show_all(client: &Client, viewer: i32, owner: i32, which: impl Fn(&Area) -> bool) -> Result {
@@ -108,7 +82,7 @@ pub(crate) fn disable(client: &Client, viewer: &Arc<Context>, owner: &Arc<Contex
         .collect();
     let seen_by = backend(client, viewer.device)?;
     seen_by.session.wait_all(0)?;
-    backend(client, owner.device)?.device_heap.hide(seen_by, &kept)
+    backend(client, owner.device)?.device_heap.hide(&seen_by.session, &kept)
 }
 
 fn pool_of(client: &Client, area: &Area) -> Option<Arc<Pool>> {
@@ -128,8 +102,7 @@ fn viewers(client: &Client, owner: i32) -> BTreeSet<i32> {
 
 /// Makes new memory reachable for those who may reach it.
 pub(crate) fn allocated(client: &Client, device: i32, address: u64, pool: Option<&Pool>) -> Result {
-    // Relaxed: see `note_use`.
-    if !client.peers.is_used.load(Ordering::Relaxed) {
+    if !client.peers.is_used() {
         return Ok(());
     }
     let mut seen_by = viewers(client, device);

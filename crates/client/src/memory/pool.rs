@@ -4,7 +4,7 @@
 //! What a pool holds on to (its release threshold, set by PyTorch, TensorFlow and RMM so that
 //! freeing costs nothing) the heap does not give back.
 
-use crate::session::Result;
+use crate::result::Result;
 use cuda_abi::pool_usage::PoolUsage;
 use cuda_abi::types::{CUmemPool_attribute, CUresult};
 use std::collections::{BTreeSet, HashMap};

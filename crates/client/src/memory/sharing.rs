@@ -6,7 +6,7 @@
 
 use crate::client::Client;
 use crate::memory::memory_map::{Area, Kind};
-use crate::session::Result;
+use crate::result::Result;
 use crate::thread::current;
 use cuda_abi::types::CUresult;
 use link::wire::command::Opcode;

@@ -7,7 +7,10 @@
 use crate::client::Client;
 use crate::memory::memory_map::{Area, Kind};
 use crate::memory::peer;
-use crate::session::Result;
+use crate::memory::virtual_ranges::{
+    Mapped, MemoryHandle, Physical, Range, Sharing, locked, range_of,
+};
+use crate::result::Result;
 use cuda_abi::types::CUresult;
 use link::shm::Reservation;
 use link::wire::attach::Window;
@@ -20,120 +23,12 @@ use link::wire::virtual_memory::{
 };
 use rustix::fd::{BorrowedFd, OwnedFd};
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use zerocopy::IntoBytes;
 
 const INVALID: CUresult = CUresult::ERROR_INVALID_VALUE;
 
-/// Memory that the server made or took over for us, or is about to give back.
-#[derive(Debug)]
-pub(crate) struct Physical {
-    pub(crate) device: i32,
-    number: u32,
-    /// The server's name of it for other devices; 0 for imported memory, which has none.
-    key: u64,
-    /// 0 for imported memory, whose length the driver knows.
-    size_bytes: u64,
-    pub(crate) sharing: Sharing,
-    /// Handles and mappings that hold it. Once it is 0 the number may be another's.
-    holders: Mutex<u32>,
-}
-
-/// Whether other processes can be given it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Sharing {
-    None,
-    Descriptor,
-}
-
-/// `CUmemGenericAllocationHandle`.
-#[derive(Debug)]
-pub(crate) struct MemoryHandle {
-    pub(crate) token: usize,
-    pub(crate) physical: Arc<Physical>,
-    /// Made or retained so often, less releases.
-    references: Mutex<u32>,
-}
-
-#[derive(Debug)]
-struct Mapped {
-    size_bytes: u64,
-    offset_bytes: u64,
-    physical: Arc<Physical>,
-    access: u32,
-    /// Other devices that reach it.
-    viewers: BTreeSet<i32>,
-}
-
-#[derive(Debug)]
-struct Range {
-    size_bytes: u64,
-    device: i32,
-    /// Keeps host memory away, unless the program has something there already.
-    _kept: Option<Reservation>,
-    mapped: BTreeMap<u64, Mapped>,
-}
-
-/// All reserved ranges, by first address.
-#[derive(Debug, Default)]
-pub(crate) struct VirtualRanges(Mutex<BTreeMap<u64, Range>>);
-
-impl VirtualRanges {
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<u64, Range>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// The range that holds all of `[address, address + size_bytes)`.
-fn range_of(
-    ranges: &mut BTreeMap<u64, Range>,
-    address: u64,
-    size_bytes: u64,
-) -> Option<&mut Range> {
-    let (&base, range) = ranges.range_mut(..=address).next_back()?;
-    let window = Window { base, size_bytes: range.size_bytes };
-    (size_bytes > 0 && window.contains(address, size_bytes)).then_some(range)
-}
-
-impl Range {
-    /// The mappings that make up a range exactly.
-    fn mappings_of(&self, address: u64, size_bytes: u64) -> Option<Vec<u64>> {
-        let end = address.checked_add(size_bytes)?;
-        let (mut next, mut found) = (address, Vec::new());
-        while next < end {
-            let mapped = self.mapped.get(&next)?;
-            found.push(next);
-            next += mapped.size_bytes;
-        }
-        (next == end).then_some(found)
-    }
-
-    fn is_mapped(&self, address: u64, size_bytes: u64) -> bool {
-        let before = self.mapped.range(..address + size_bytes).next_back();
-        before.is_some_and(|(base, mapped)| base + mapped.size_bytes > address)
-    }
-}
-
-fn locked(count: &Mutex<u32>) -> MutexGuard<'_, u32> {
-    count.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Physical {
-    /// New memory, with its first holder.
-    fn new(device: i32, (number, key): (u32, u64), size_bytes: u64, sharing: Sharing) -> Arc<Self> {
-        Arc::new(Self { device, number, key, size_bytes, sharing, holders: Mutex::new(1) })
-    }
-
-    /// Adds a holder; CUDA_ERROR_INVALID_VALUE when another thread has just let it go.
-    fn hold(&self) -> Result {
-        let mut holders = locked(&self.holders);
-        if *holders == 0 {
-            return Err(INVALID);
-        }
-        *holders += 1;
-        Ok(())
-    }
-
     /// Gives it back to the server when nothing holds it any more.
     fn let_go(&self, client: &'static Client) -> Result {
         let mut holders = locked(&self.holders);

@@ -6,7 +6,8 @@
 //! library. Handles of strings and domains are numbers of ours; nothing that a program passes as
 //! one is followed.
 
-use super::{Recorder, now_ns, open_from_environment, recorder, thread_number};
+use super::tracer::open_from_environment;
+use super::{Recorder, now_ns, recorder, thread_number};
 use core::cell::RefCell;
 use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use core::sync::atomic::{AtomicU64, Ordering};

@@ -1,8 +1,8 @@
 //! What this process's kernels print: fetched from the executor where a native driver would write
 //! it out, and written to the same place.
 
-use crate::session::{Result, Session};
-use link::wire::command::{Opcode, OutputReply};
+use crate::result::Result;
+use link::wire::command::OutputReply;
 use std::sync::atomic::{AtomicBool, Ordering};
 use zerocopy::FromBytes;
 
@@ -24,14 +24,14 @@ impl Output {
         self.expected.load(Ordering::Relaxed)
     }
 
-    /// Writes what has been printed to standard output.
-    pub(crate) fn deliver(&self, session: &Session, context: u32) -> Result {
+    /// Writes what has been printed to standard output; `take` fetches some of it.
+    pub(crate) fn deliver(&self, take: impl Fn() -> Result<Vec<u8>>) -> Result {
         // Acquire: see `expect`.
         if !self.is_expected() || !self.expected.swap(false, Ordering::Acquire) {
             return Ok(());
         }
         loop {
-            let reply = session.call(context, Opcode::OutputTake, &[])?;
+            let reply = take()?;
             let Ok((head, text)) = OutputReply::read_from_prefix(&reply) else { return Ok(()) };
             write_out(&text[..text.len().min(head.size_bytes as usize)]);
             if head.more == 0 {

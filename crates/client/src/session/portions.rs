@@ -5,8 +5,8 @@
 //! device takes 55. The portions of a copy are disjoint and all on the same stream, so that it does
 //! not matter which is posted first; the caller goes on when all are done, or posted.
 
-use crate::copy::{End, Extent};
-use crate::session::Result;
+use crate::copy::shape::{End, Extent};
+use crate::result::Result;
 use crate::session::staging::PIECE_BYTES;
 use crate::thread;
 use std::sync::OnceLock;

@@ -4,8 +4,10 @@
 //! They are done in their order by a stream that the program does not know. Its completion is a
 //! word in shared memory, so that who waits sees the end at once.
 
+use crate::result::Result;
+use crate::session::Session;
 use crate::session::slots::Mark;
-use crate::session::{Result, Session, StreamPlan};
+use crate::session::streams::StreamPlan;
 use link::wire::command::{Copy, LEGACY_STREAM, Opcode};
 use std::sync::{Mutex, PoisonError};
 use zerocopy::IntoBytes;

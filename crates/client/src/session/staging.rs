@@ -5,9 +5,10 @@
 //! in the order in which they were taken; who finds no room waits for the oldest.
 
 use crate::memory::host_heap::{HostHeap, Region};
+use crate::result::Result;
+use crate::session::Session;
 use crate::session::slots::Mark;
 use crate::session::trays::Trays;
-use crate::session::{Result, Session};
 use link::wire::command::REGION_PINNED;
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard};

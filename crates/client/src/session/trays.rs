@@ -5,9 +5,10 @@
 //! together then copied little more than one.
 
 use crate::memory::host_heap::{HostHeap, Region};
+use crate::result::Result;
+use crate::session::Session;
 use crate::session::slots::Mark;
 use crate::session::staging::PIECE_BYTES;
-use crate::session::{Result, Session};
 use link::wire::command::REGION_PINNED;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;

@@ -5,12 +5,11 @@
 //! [gate](crate::stream::gates). One thread serves all streams of a device and runs whatever is
 //! ready, so that one stream's function never waits for another's.
 
-use crate::context::backend::Backend;
+use crate::result::Result;
+use crate::session::Session;
 use crate::session::slots::Mark;
-use crate::session::{Result, Session};
-use crate::stream::Target;
 use crate::stream::gates::Ordered;
-use crate::thread::current;
+use crate::thread::callback;
 use cuda_abi::types::CUresult;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Condvar, Mutex, MutexGuard};
@@ -76,28 +75,33 @@ impl Callbacks {
     }
 
     /// Has `function` called after the stream's earlier work and before its later.
-    pub(crate) fn enqueue(&self, target: &Target, function: HostFunction) -> Result {
-        self.put(target.backend, target.lane(), Turn::Last, function).map(drop)
+    pub(crate) fn enqueue(
+        &'static self,
+        session: &'static Session,
+        lane: Lane,
+        function: HostFunction,
+    ) -> Result {
+        self.put(session, lane, Turn::Last, function).map(drop)
     }
 
     /// Has `function` called in its turn; it posts the rest of a launch, then calls
     /// [`Self::settle`].
     pub(crate) fn continue_after(
-        &self,
-        backend: &'static Backend,
+        &'static self,
+        session: &'static Session,
         lane: Lane,
         turn: Turn,
         function: HostFunction,
     ) -> Result {
-        self.put(backend, lane, turn, function)?.continuing.insert(lane.slot);
+        self.put(session, lane, turn, function)?.continuing.insert(lane.slot);
         Ok(())
     }
 
     /// All of a launch has been posted: jobs enqueued meanwhile come after it.
-    pub(crate) fn settle(&self, backend: &Backend, lane: Lane) -> Result {
+    pub(crate) fn settle(&self, session: &Session, lane: Lane) -> Result {
         let mut state = self.lock();
         state.continuing.remove(&lane.slot);
-        let ready = backend.session.mark(lane.id, lane.slot)?;
+        let ready = session.mark(lane.id, lane.slot)?;
         for job in state.queues.get_mut(&lane.slot).into_iter().flatten() {
             job.ready = ready;
         }
@@ -114,21 +118,20 @@ impl Callbacks {
     }
 
     fn put(
-        &self,
-        backend: &'static Backend,
+        &'static self,
+        session: &'static Session,
         lane: Lane,
         turn: Turn,
         function: HostFunction,
-    ) -> Result<MutexGuard<'_, State>> {
+    ) -> Result<MutexGuard<'static, State>> {
         let mut state = self.lock();
         if state.thread == Thread::None {
-            let started =
-                crate::thread::spawn("openmps-callback", move || backend.callbacks.serve(backend));
+            let started = crate::thread::spawn("openmps-callback", move || self.serve(session));
             started.map_err(|_| CUresult::ERROR_OPERATING_SYSTEM)?;
             state.thread = Thread::Running;
         }
-        let ready = backend.session.mark(lane.id, lane.slot)?;
-        backend.session.gates().raise(lane.slot, lane.ordered);
+        let ready = session.mark(lane.id, lane.slot)?;
+        session.gates().raise(lane.slot, lane.ordered);
         let queue = state.queues.entry(lane.slot).or_default();
         match turn {
             Turn::Last => queue.push_back(Job { ready, function }),
@@ -138,23 +141,23 @@ impl Callbacks {
         Ok(state)
     }
 
-    fn serve(&self, backend: &'static Backend) {
+    fn serve(&self, session: &Session) {
         loop {
-            let Job { ready, function } = self.next(backend);
+            let Job { ready, function } = self.next(session);
             // The function may look at what the work before it has written.
-            let outcome = backend.session.settle().and_then(|()| backend.session.check());
-            current::run_callback(|| function(outcome));
-            backend.session.gates().lower(ready.slot);
+            let outcome = session.settle().and_then(|()| session.check());
+            callback::run(|| function(outcome));
+            session.gates().lower(ready.slot);
         }
     }
 
     /// Waits for a function that may run, oldest of its stream first.
-    fn next(&self, backend: &Backend) -> Job {
+    fn next(&self, session: &Session) -> Job {
         let mut state = self.lock();
         loop {
-            let failed = backend.session.check().is_err();
+            let failed = session.check().is_err();
             let ready = |jobs: &VecDeque<Job>| {
-                jobs.front().is_some_and(|job| failed || backend.session.is_complete(job.ready))
+                jobs.front().is_some_and(|job| failed || session.is_complete(job.ready))
             };
             if let Some(jobs) = state.queues.values_mut().find(|jobs| ready(jobs))
                 && let Some(job) = jobs.pop_front()
@@ -169,7 +172,7 @@ impl Callbacks {
                 Some(mark) => {
                     drop(state);
                     // What came of it is looked at above.
-                    let _ = backend.session.wait_briefly(mark, LOOK_AROUND);
+                    let _ = session.wait_briefly(mark, LOOK_AROUND);
                     self.lock()
                 }
             };

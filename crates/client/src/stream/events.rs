@@ -3,31 +3,22 @@
 use crate::client::Client;
 use crate::context::Context;
 use crate::context::backend::Backend;
-use crate::graph::{Graph, NodeKind};
+use crate::graph::kinds::NodeKind;
 use crate::memory::sharing::{Handle, Thing};
-use crate::session::Result;
+use crate::result::Result;
 use crate::session::slots::Mark;
 use crate::stream::Target;
-use crate::stream::gates::Ordered;
-use crate::stream::late;
-use crate::stream::late::Named;
-use crate::stream::spare_events::Timing;
+use crate::stream::event::{BLOCKING_SYNC, DISABLE_TIMING, Event, INTERPROCESS, Last, timing};
 use crate::thread::current;
-use cuda_abi::graph::capture::{Point, Recorded, Wait};
+use cuda_abi::graph::capture::Wait;
 use cuda_abi::types::{CUevent, CUresult};
-use link::wire::command::{
-    EventCreate, EventDestroy, EventElapsed, EventElapsedReply, Opcode, StreamWaitEvent,
-};
+use link::wire::command::{EventCreate, Opcode, StreamWaitEvent};
 use link::wire::peer::StreamWaitPeer;
 use link::wire::sharing::{EventNumber, OpenEvent, Token};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use zerocopy::IntoBytes;
 
-const BLOCKING_SYNC: u32 = 1;
-const DISABLE_TIMING: u32 = 2;
-const INTERPROCESS: u32 = 4;
 /// Between two questions about a shared event.
 const SHORTEST_PAUSE: Duration = Duration::from_micros(20);
 const LONGEST_PAUSE: Duration = Duration::from_millis(1);
@@ -50,87 +41,6 @@ impl Audience {
             1 => Ok(Self::External),
             _ => Err(CUresult::ERROR_INVALID_VALUE),
         }
-    }
-}
-
-/// An event that the program made.
-pub(crate) struct Event {
-    pub(crate) token: usize,
-    pub(crate) context: Arc<Context>,
-    number: u32,
-    flags: u32,
-    /// An executable graph may name it.
-    is_in_graph: AtomicBool,
-    /// The executor's event has served another, whose record it may still have.
-    has_served: AtomicBool,
-    /// The last record.
-    recorded: Recordings,
-}
-
-/// Where an event was recorded last.
-enum Last {
-    Never,
-    At(Mark),
-    /// By a graph, in work that is posted when host functions of this stream have returned.
-    Coming {
-        slot: u32,
-        ordered: Ordered,
-    },
-    /// In a capture.
-    Captured(Point<Graph>),
-}
-
-/// The last record, of which the usual kind is read without a lock.
-struct Recordings {
-    last: Mutex<Last>,
-    /// [`Last::At`] as a [`packed`] mark; else 0.
-    at: AtomicU64,
-}
-
-/// How many bits a mark's number has, beside its slot.
-const NUMBER_BITS: u32 = 48;
-
-/// A mark in one word, if it fits: one whose number is 0, or beyond what anybody will post, does
-/// not.
-fn packed(mark: Mark) -> u64 {
-    const { assert!(link::wire::layout::STREAM_SLOTS <= 1 << (64 - NUMBER_BITS)) };
-    if mark.number == 0 || mark.number >> NUMBER_BITS != 0 {
-        return 0;
-    }
-    u64::from(mark.slot) << NUMBER_BITS | mark.number
-}
-
-/// The mark in a word.
-fn unpacked(word: u64) -> Option<Mark> {
-    let slot = u32::try_from(word >> NUMBER_BITS).ok()?;
-    let number = word & ((1 << NUMBER_BITS) - 1);
-    (number != 0).then_some(Mark { slot, number })
-}
-
-impl Recordings {
-    fn never() -> Self {
-        Self { last: Mutex::new(Last::Never), at: AtomicU64::new(0) }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Last> {
-        self.last.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Replaces the last record; `last` is this one's, locked.
-    fn replace(&self, last: &mut Last, new: Last) {
-        let word = match new {
-            Last::At(mark) => packed(mark),
-            _ => 0,
-        };
-        *last = new;
-        // Release: with the Acquire in `at`; what was posted before the record is found posted.
-        self.at.store(word, Ordering::Release);
-    }
-
-    /// The last record, if it is of the usual kind.
-    fn at(&self) -> Option<Mark> {
-        // Acquire: with the Release in `replace`.
-        unpacked(self.at.load(Ordering::Acquire))
     }
 }
 
@@ -161,9 +71,10 @@ pub(crate) fn create_in(client: &Client, context: &Arc<Context>, flags: u32) -> 
             (number, false)
         }
     };
-    let made = client.events.insert_with(|token| Event {
-        has_served: AtomicBool::new(has_served),
-        ..Event::new(token, context, number, flags)
+    let made = client.events.insert_with(|token| {
+        let mut event = Event::new(token, context, number, flags);
+        *event.has_served.get_mut() = has_served;
+        event
     });
     made.ok_or(CUresult::ERROR_OUT_OF_MEMORY)
 }
@@ -186,10 +97,6 @@ pub(crate) fn open(client: &Client, handle: Handle) -> Result<Arc<Event>> {
     let flags = INTERPROCESS | DISABLE_TIMING;
     let made = client.events.insert_with(|token| Event::new(token, context, number, flags));
     made.ok_or(CUresult::ERROR_OUT_OF_MEMORY)
-}
-
-fn timing(flags: u32) -> Timing {
-    if flags & DISABLE_TIMING == 0 { Timing::Enabled } else { Timing::Disabled }
 }
 
 /// What `see` finds of an event.
@@ -221,36 +128,6 @@ pub(crate) fn end_context(client: &Client, context: &Context) {
 }
 
 impl Event {
-    fn new(token: usize, context: Arc<Context>, number: u32, flags: u32) -> Self {
-        let [is_in_graph, has_served] = [const { AtomicBool::new(false) }; 2];
-        let recorded = Recordings::never();
-        Self { token, context, number, flags, is_in_graph, has_served, recorded }
-    }
-
-    fn destroy(&self) -> Result {
-        // Threads may remember the event for long: its capture's graph, which may hold memory, must
-        // go.
-        let captured = {
-            let mut last = self.lock();
-            matches!(*last, Last::Captured(_)).then(|| std::mem::replace(&mut *last, Last::Never))
-        };
-        drop(captured);
-        let (backend, id) = self.context.backend()?;
-        // Relaxed: who destroys an event knows of the graphs that name it, or races with them.
-        let named = if self.is_shared() || self.is_in_graph.load(Ordering::Relaxed) {
-            Named::Event(self.number)
-        } else {
-            Named::OwnEvent(self.number, timing(self.flags))
-        };
-        late::destroy(backend, id, named)
-    }
-
-    /// Whether other processes may record it and wait for it, so that only the executor knows its
-    /// state.
-    fn is_shared(&self) -> bool {
-        self.flags & INTERPROCESS != 0
-    }
-
     /// The handle for other processes.
     pub(crate) fn share(&self, client: &Client) -> Result<Handle> {
         if !self.is_shared() {
@@ -261,90 +138,6 @@ impl Event {
         let token: Token = backend.session.call_for(id, Opcode::ShareEvent, &[body.as_bytes()])?;
         let device = client.device(self.context.device)?.index;
         Ok(Handle::new(client, Thing::Event, device, token.words))
-    }
-
-    fn query_shared(&self) -> Result<bool> {
-        let (backend, id) = self.context.backend()?;
-        let body = EventNumber { event: self.number, reserved: 0 };
-        match backend.session.call(id, Opcode::EventQuery, &[body.as_bytes()]) {
-            Ok(_) => Ok(true),
-            Err(CUresult::ERROR_NOT_READY) => Ok(false),
-            Err(error) => Err(error),
-        }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Last> {
-        self.recorded.lock()
-    }
-
-    /// The executor's number, for an executable graph: it keeps the executor's event, which cannot
-    /// serve another then.
-    pub(crate) fn number_for_graphs(&self) -> u32 {
-        // Relaxed: see `destroy`.
-        self.is_in_graph.store(true, Ordering::Relaxed);
-        self.number
-    }
-
-    /// The same for a graph's wait. Before its first record there is nothing to wait for, so the
-    /// executor's event must not have another's.
-    pub(crate) fn number_for_graph_waits(&self) -> u32 {
-        // Locked while posting: a record comes before this or after it.
-        let last = self.lock();
-        // Relaxed: changed under the lock alone.
-        if matches!(*last, Last::Never) && self.has_served.swap(false, Ordering::Relaxed) {
-            // A failed session has no events left, as the graph's own command will say.
-            let _ = self.renew();
-        }
-        drop(last);
-        self.number_for_graphs()
-    }
-
-    /// Replaces the executor's event by a fresh one.
-    fn renew(&self) -> Result {
-        let (backend, id) = self.context.backend()?;
-        let former = EventDestroy { event: self.number, reserved: 0 };
-        backend.session.post(id, Opcode::EventDestroy, &former)?;
-        let body = EventCreate { event: self.number, flags: self.flags };
-        backend.session.post(id, Opcode::EventCreate, &body)
-    }
-
-    /// Handle of the context that it belongs to.
-    pub(crate) fn context_token(&self) -> usize {
-        self.context.token
-    }
-
-    /// The last record outside captures, waited for until it is posted.
-    fn last(&self) -> Result<Option<Mark>> {
-        let coming = match *self.lock() {
-            Last::At(mark) => return Ok(Some(mark)),
-            Last::Never | Last::Captured(_) => return Ok(None),
-            Last::Coming { slot, ordered } => (slot, ordered),
-        };
-        let (backend, _) = self.context.backend()?;
-        backend.session.pass_gates(coming.0, coming.1)?;
-        match *self.lock() {
-            Last::At(mark) => Ok(Some(mark)),
-            _ => backend.session.check().map(|()| None),
-        }
-    }
-
-    /// Where captures see it recorded.
-    fn captured(&self) -> Recorded<Graph> {
-        match &*self.lock() {
-            Last::Never => Recorded::Never,
-            Last::At(_) | Last::Coming { .. } => Recorded::Outside,
-            Last::Captured(point) => Recorded::Captured(point.clone()),
-        }
-    }
-
-    /// A launched graph has recorded it.
-    pub(crate) fn was_recorded(&self, mark: Mark) {
-        self.recorded.replace(&mut self.lock(), Last::At(mark));
-    }
-
-    /// A launched graph will record it, once host functions of this stream have returned.
-    pub(crate) fn will_be_recorded(&self, slot: u32, ordered: Ordered) {
-        self.recorded.replace(&mut self.lock(), Last::Coming { slot, ordered });
     }
 
     /// Records the event in a stream of its context's device; in a captured one, as a node only if
@@ -393,24 +186,6 @@ impl Event {
         }
         client.graphs.registry.captures.refuse_question(&self.captured())?;
         self.is_reached()
-    }
-
-    fn is_reached(&self) -> Result<bool> {
-        let (backend, id) = self.context.backend()?;
-        if self.is_shared() {
-            let is_reached = self.query_shared()?;
-            // What has been waited for is seen, as after any other wait.
-            return if is_reached { backend.session.settle().map(|()| true) } else { Ok(false) };
-        }
-        if let Last::Coming { slot, ordered } = *self.lock()
-            && backend.session.gates().is_held(slot, ordered)
-        {
-            return backend.session.check().map(|()| false);
-        }
-        match self.last()? {
-            None => backend.session.check().map(|()| true),
-            Some(mark) => backend.session.query(id, mark),
-        }
     }
 
     /// Waits for the work before the last record.
@@ -498,43 +273,5 @@ impl Event {
             value: mark.number,
         };
         target.post_wait(Opcode::StreamWaitPeer, body.as_bytes())
-    }
-
-    /// Milliseconds from this record to another.
-    pub(crate) fn elapsed_ms(&self, end: &Event) -> Result<f32> {
-        if (self.flags | end.flags) & DISABLE_TIMING != 0 {
-            return Err(CUresult::ERROR_INVALID_HANDLE);
-        }
-        if [self, end].iter().any(|event| matches!(*event.lock(), Last::Captured(_))) {
-            return Err(CUresult::ERROR_CAPTURED_EVENT);
-        }
-        let is_recorded = |event: &Event| !matches!(*event.lock(), Last::Never);
-        if !is_recorded(self) || !is_recorded(end) || self.context.token != end.context.token {
-            return Err(CUresult::ERROR_INVALID_HANDLE);
-        }
-        if !self.is_reached()? || !end.is_reached()? {
-            return Err(CUresult::ERROR_NOT_READY);
-        }
-        let (backend, id) = self.context.backend()?;
-        let body = EventElapsed { start: self.number, end: end.number };
-        let reply: EventElapsedReply =
-            backend.session.call_for(id, Opcode::EventElapsed, &[body.as_bytes()])?;
-        Ok(reply.milliseconds)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_mark_is_packed_or_left_out() {
-        for (slot, number) in [(0, 1), (4095, 1), (7, (1 << NUMBER_BITS) - 1)] {
-            let mark = Mark { slot, number };
-            assert_eq!(unpacked(packed(mark)), Some(mark));
-        }
-        for number in [0, 1 << NUMBER_BITS, u64::MAX] {
-            assert_eq!(unpacked(packed(Mark { slot: 3, number })), None);
-        }
     }
 }

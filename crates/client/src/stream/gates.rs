@@ -6,7 +6,7 @@
 //! streams, which holding them in a queue of our own would not give: a wait could overtake the
 //! record that it waits for.
 
-use crate::session::Result;
+use crate::result::Result;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard};

@@ -7,8 +7,8 @@
 //! functions, too.
 
 use crate::context::backend::Backend;
-use crate::graph::Bounce;
-use crate::session::Result;
+use crate::memory::bounce::Bounce;
+use crate::result::Result;
 use crate::session::slots::Mark;
 use crate::stream::spare_events::Timing;
 use link::wire::command::{EventDestroy, Opcode};
@@ -107,7 +107,7 @@ fn destroy_now(backend: &Backend, context: u32, named: Named) -> Result {
             session.post(context, Opcode::GraphDestroy, &GraphDestroy { graph, reserved: 0 })?;
             backend.graphs.give_back(graph);
         }
-        Named::Bounce(bounce) => bounce.free(backend, context)?,
+        Named::Bounce(bounce) => bounce.free(&backend.host_heap, session, context)?,
     }
     Ok(())
 }

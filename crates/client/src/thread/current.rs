@@ -1,17 +1,18 @@
-//! What belongs to a thread: its stack of contexts, its default streams, whether it runs a host
-//! function.
+//! What belongs to a thread: its stack of contexts, its default streams.
 
+use crate::client::{self, Client};
 use crate::context::Context;
 use crate::context::backend::Backend;
-use crate::session::Result;
+use crate::result::Result;
+use crate::stream::stream_id;
 use crate::thread::here::here;
 use crate::thread::thread_end;
+use crate::thread::thread_end::Endings;
 use cuda_abi::types::CUresult;
 use std::cell::RefCell;
 use std::mem::ManuallyDrop;
 use std::ptr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 // Without destructors: see `thread_end`.
 thread_local! {
@@ -24,7 +25,7 @@ thread_local! {
 /// Changes the stack; who takes contexts away drops them when that is done. `None` in a thread that
 /// has ended.
 fn change<T>(change: impl FnOnce(&mut Vec<Arc<Context>>) -> T) -> Option<T> {
-    thread_end::may_keep().then(|| {
+    thread_end::may_keep_with(&ENDINGS).then(|| {
         STACK.with(|stack| {
             let mut stack = stack.borrow_mut();
             let result = change(&mut stack);
@@ -34,13 +35,20 @@ fn change<T>(change: impl FnOnce(&mut Vec<Arc<Context>>) -> T) -> Option<T> {
     })
 }
 
+/// How both end: the streams first, as their end may look things up.
+static ENDINGS: Endings = Endings {
+    is_passed_over: || client::started().is_some_and(Client::is_forked),
+    first: end_default_streams,
+    last: end_stack,
+};
+
 /// The thread is ending, and its default streams go with it.
-pub(crate) fn end_default_streams() {
+fn end_default_streams() {
     drop(DEFAULT_STREAMS.with(|streams| streams.take()));
 }
 
 /// The same of its stack.
-pub(crate) fn end_stack() {
+fn end_stack() {
     here(|here| here.top.set(ptr::null()));
     drop(STACK.with(|stack| stack.take()));
 }
@@ -58,9 +66,9 @@ struct DefaultStream {
 
 impl Drop for DefaultStream {
     fn drop(&mut self) {
-        if let Some(client) = crate::client::started().filter(|client| client.is_initialised()) {
-            crate::stream::abandon_capture(client, &self.context, self.slot);
-            crate::stream::forget_attributes(client, self.id);
+        if let Some(client) = client::started().filter(|client| client.is_initialised()) {
+            crate::stream::life::abandon_capture(client, &self.context, self.slot);
+            client.stream_attributes.forget(self.id);
             // The session, which outlives contexts, may have failed; then there is no stream
             // either.
             let _ = self.backend.session.destroy_stream(self.wire_id, self.slot);
@@ -157,7 +165,7 @@ fn look_at_default_stream<T>(
     look: impl FnOnce(&DefaultStream) -> T,
 ) -> Result<T> {
     let (backend, id) = context.backend()?;
-    if !thread_end::may_keep() {
+    if !thread_end::may_keep_with(&ENDINGS) {
         return Err(CUresult::ERROR_DEINITIALIZED);
     }
     DEFAULT_STREAMS.with(|streams| {
@@ -169,37 +177,9 @@ fn look_at_default_stream<T>(
         streams.retain(|stream| stream.context.wire_id() == stream.wire_id);
         let slot = backend.session.create_stream(id, context.stream_plan(0, 0))?;
         let context = Arc::clone(context);
-        let made =
-            DefaultStream { context, backend, wire_id: id, slot, id: crate::stream::next_id() };
+        let made = DefaultStream { context, backend, wire_id: id, slot, id: stream_id::next() };
         let seen = look(&made);
         streams.push(made);
         Ok(seen)
     })
-}
-
-/// Threads that run a host function: spares others the look at their own.
-static CALLBACKS: AtomicU32 = AtomicU32::new(0);
-
-/// Whether this thread runs a host function of a stream, where CUDA allows no calls.
-#[inline(always)]
-pub(crate) fn in_callback() -> bool {
-    // Relaxed: a thread that runs one has counted itself, and of others it need not know.
-    CALLBACKS.load(Ordering::Relaxed) != 0 && here(|here| here.in_callback.get())
-}
-
-/// Runs a host function of a stream.
-pub(crate) fn run_callback(body: impl FnOnce()) {
-    /// Ends it, also by a panic.
-    struct InCallback;
-    impl Drop for InCallback {
-        fn drop(&mut self) {
-            here(|here| here.in_callback.set(false));
-            CALLBACKS.fetch_sub(1, Ordering::Relaxed);
-        }
-    }
-    // Relaxed: see `in_callback`; also above.
-    CALLBACKS.fetch_add(1, Ordering::Relaxed);
-    here(|here| here.in_callback.set(true));
-    let _ends = InCallback;
-    body();
 }

@@ -6,9 +6,8 @@
 //! younger than `cuInit`. Keys of pthreads end after all thread-locals, and not at all when the
 //! process does.
 
-use crate::client;
 use crate::thread::here::here;
-use crate::thread::{current, remembered};
+use crate::thread::remembered;
 use core::ffi::c_void;
 use cuda_abi::boundary::guard;
 use cuda_abi::types::CUresult;
@@ -26,6 +25,20 @@ pub(crate) enum End {
     /// It is here: nothing may be kept any more.
     Reached,
 }
+
+/// What ends with a thread besides what it remembers. Others know of that, above this module.
+pub(crate) struct Endings {
+    /// Whether the end is passed over: the child of a fork must not speak for its parent, as the
+    /// end of some things does.
+    pub(crate) is_passed_over: fn() -> bool,
+    /// Done while things may still be looked up.
+    pub(crate) first: fn(),
+    /// Done when nothing is remembered any more.
+    pub(crate) last: fn(),
+}
+
+/// Those of the process, once a thread keeps something that they are for.
+static ENDINGS: OnceLock<&Endings> = OnceLock::new();
 
 /// Values of the key: others' keys may end after ours in a round, so that the last round but one is
 /// soon enough.
@@ -48,6 +61,12 @@ pub(crate) fn may_keep() -> bool {
     }
 }
 
+/// The same for those whose things have `endings`.
+pub(crate) fn may_keep_with(endings: &'static Endings) -> bool {
+    ENDINGS.get_or_init(|| endings);
+    may_keep()
+}
+
 fn key() -> Option<libc::pthread_key_t> {
     static KEY: OnceLock<Option<libc::pthread_key_t>> = OnceLock::new();
     *KEY.get_or_init(|| {
@@ -67,17 +86,20 @@ extern "C" fn end(round: *mut c_void) {
     let round = round as usize;
     match key() {
         Some(key) if round < LAST_ROUND => set(key, round + 1),
-        // The child of a fork must not speak for its parent, as the end of some things does.
-        _ if client::started().is_some_and(client::Client::is_forked) => {}
+        _ if ENDINGS.get().is_some_and(|endings| (endings.is_passed_over)()) => {}
         _ => _ = guard(end_all),
     }
 }
 
 fn end_all() -> CUresult {
-    // The default streams first: their end may look things up.
-    current::end_default_streams();
+    let endings = ENDINGS.get();
+    if let Some(endings) = endings {
+        (endings.first)();
+    }
     here(|here| here.end.set(End::Reached));
     remembered::end();
-    current::end_stack();
+    if let Some(endings) = endings {
+        (endings.last)();
+    }
     CUresult::SUCCESS
 }

@@ -9,9 +9,10 @@
 //! the kernel runs.
 
 use super::changes::changes;
-use crate::context::backend::Backend;
+use crate::memory::host_heap::HostHeap;
+use crate::result::Result;
+use crate::session::Session;
 use crate::session::slots::Mark;
-use crate::session::{Result, Session};
 use cuda_abi::types::CUresult;
 use link::pages::Pages;
 use link::shm::Reservation;
@@ -58,8 +59,13 @@ impl Mirrors {
     }
 
     /// Begins to mirror a variable, whose value is fetched now.
-    pub(crate) fn add(&self, backend: &Backend, id: u32, address: u64, size_bytes: u64) -> Result {
-        let (heap, session) = (&backend.host_heap, &backend.session);
+    pub(crate) fn add(
+        &self,
+        (heap, session): (&HostHeap, &Session),
+        id: u32,
+        address: u64,
+        size_bytes: u64,
+    ) -> Result {
         session.open_quiet_stream()?;
         let region = heap.create_region(session, id, size_bytes * 2, REGION_PINNED)?;
         let mut state = self.lock();
@@ -86,7 +92,12 @@ impl Mirrors {
     }
 
     /// Ends a mirror whose variable is gone; no work uses it any more.
-    pub(crate) fn remove(&self, backend: &Backend, id: u32, address: u64) -> Result {
+    pub(crate) fn remove(
+        &self,
+        (heap, session): (&HostHeap, &Session),
+        id: u32,
+        address: u64,
+    ) -> Result {
         let mut state = self.lock();
         let Some(found) = state.mirrors.iter().position(|mirror| mirror.address == address) else {
             return Ok(());
@@ -94,7 +105,7 @@ impl Mirrors {
         let mirror = state.mirrors.swap_remove(found);
         self.any.store(!state.mirrors.is_empty(), Ordering::Release);
         let size_bytes = mirror.agreed.len() as u64 * 2;
-        backend.host_heap.destroy_region(&backend.session, id, mirror.transfer, size_bytes)
+        heap.destroy_region(session, id, mirror.transfer, size_bytes)
     }
 
     /// Whether nothing is mirrored.

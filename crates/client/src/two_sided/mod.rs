@@ -7,7 +7,8 @@ mod changes;
 pub(crate) mod managed;
 mod mirrors;
 
-use crate::session::{Result, Session};
+use crate::result::Result;
+use crate::session::Session;
 use link::wire::command::Opcode;
 use managed::{Managed, Uses};
 use mirrors::Mirrors;

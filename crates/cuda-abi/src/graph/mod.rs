@@ -6,6 +6,7 @@
 //! | [`shape`] | nodes, edges, order |
 //! | [`model`] | a graph: its shape, what it holds, the graphs that are embedded in it |
 //! | [`registry`] | all graphs of a process, by their handles; questions about them in C |
+//! | [`reuse`] | memory that graphs allocate: who shares addresses, and what is live |
 //! | [`conditional`] | nodes whose graphs are done once, again and again, or not at all |
 //! | [`snapshot`] | a graph as it was when it was made executable, flat, and what an update makes of it |
 //! | [`pairing`] | which node of a graph becomes which of another, when an executable graph is updated |
@@ -25,6 +26,7 @@ pub mod model;
 pub mod pairing;
 pub mod params;
 pub mod registry;
+pub mod reuse;
 pub mod shape;
 pub mod snapshot;
 pub mod user_object;

@@ -4,6 +4,7 @@ use super::Answer;
 use super::capture::CapturedGraph;
 use super::conditional::Conditional;
 use super::dot::Label;
+use super::reuse::MemoryUse;
 use super::shape::{EdgeData, Shape};
 use super::user_object::UserObject;
 use crate::types::{CUgraph, CUgraphNode, CUgraphNodeType, CUresult, CUstreamCaptureMode};
@@ -36,7 +37,7 @@ pub enum Role<'a, K> {
     /// It just does something.
     Plain,
     /// It allocates or frees memory.
-    Memory,
+    Memory(MemoryUse),
     /// It does an embedded graph, in its place.
     Child(&'a Arc<Graph<K>>),
     /// It does one of its graphs, or none.
@@ -47,7 +48,7 @@ impl<'a, K> Role<'a, K> {
     /// The graphs in the node.
     pub fn embedded(&self) -> &'a [Arc<Graph<K>>] {
         match self {
-            Self::Plain | Self::Memory => &[],
+            Self::Plain | Self::Memory(_) => &[],
             Self::Child(graph) => std::slice::from_ref(graph),
             Self::Conditional(conditional) => conditional.bodies(),
         }
@@ -85,12 +86,14 @@ impl<K> Default for Contents<K> {
 /// Whether some node of a graph may be there only once, so that the graph cannot be cloned or
 /// embedded, and has one executable graph.
 pub fn is_single<K: Kind>(shape: &Shape<K>) -> bool {
-    shape.nodes().any(|(_, node)| matches!(node.kind.role(), Role::Memory | Role::Conditional(_)))
+    shape
+        .nodes()
+        .any(|(_, node)| matches!(node.kind.role(), Role::Memory(_) | Role::Conditional(_)))
 }
 
 /// Whether nodes of a graph allocate or free memory: no node and no edge can be taken out of it.
 pub fn has_memory_nodes<K: Kind>(shape: &Shape<K>) -> bool {
-    shape.nodes().any(|(_, node)| matches!(node.kind.role(), Role::Memory))
+    shape.nodes().any(|(_, node)| matches!(node.kind.role(), Role::Memory(_)))
 }
 
 /// Handles of nodes and the graphs that the nodes are in. A later node has a greater handle.

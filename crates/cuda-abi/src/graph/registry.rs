@@ -8,6 +8,7 @@ use super::capture::{Captures, Ended, Stream, Tips};
 use super::conditional::{Condition, Conditional, check_body, check_size};
 use super::model::{Contents, Graph, Kind, Nodes, Role, has_memory_nodes};
 use super::params::Ownership;
+use super::reuse::Site;
 use super::shape::Edge;
 use super::user_object::UserObject;
 use crate::types::{
@@ -210,8 +211,26 @@ impl<K: Kind> Registry<K> {
         &self,
         graph: CUgraph,
         node: *mut CUgraphNode,
-        (nodes, data, count): (*const CUgraphNode, *const CUgraphEdgeData, usize),
+        after: (*const CUgraphNode, *const CUgraphEdgeData, usize),
         make: impl FnOnce() -> Answer<K>,
+    ) -> Answer {
+        // SAFETY: by the caller's promise.
+        unsafe { self.add_node_at(graph, node, after, |_| make()) }
+    }
+
+    /// The same of a node whose work depends on where it is added.
+    ///
+    /// # Errors
+    /// As for [`Self::add_node`].
+    ///
+    /// # Safety
+    /// As for [`Self::add_node`].
+    pub unsafe fn add_node_at(
+        &self,
+        graph: CUgraph,
+        node: *mut CUgraphNode,
+        (nodes, data, count): (*const CUgraphNode, *const CUgraphEdgeData, usize),
+        make: impl FnOnce(Site<'_>) -> Answer<K>,
     ) -> Answer {
         let graph = self.graph(graph)?;
         if node.is_null() {
@@ -219,7 +238,8 @@ impl<K: Kind> Registry<K> {
         }
         // SAFETY: by the caller's promise.
         let after = unsafe { read_dependencies(nodes, data, count) }?;
-        let kind = make()?;
+        let nodes: Vec<usize> = after.iter().map(|(node, _)| *node).collect();
+        let kind = make(Site { graph: graph.handle, after: &nodes })?;
         let added = graph.add(kind.clone(), &after).inspect_err(|_| self.give_up(&kind))?;
         // SAFETY: not null; by the caller's promise.
         unsafe { node.write_unaligned(added) };

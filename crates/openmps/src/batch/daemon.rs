@@ -18,7 +18,6 @@ use super::gpus::Gpus;
 use super::leftovers::Leftovers;
 use super::{BatchError, Job};
 use crate::installation::{self, NATIVE_DRIVER_VARIABLE};
-use crate::original;
 
 /// Clients that are still there after that are ended by the daemon.
 const QUIT_SECONDS: u32 = 5;
@@ -76,7 +75,7 @@ pub(crate) fn ensure(
     let start = BackgroundStart {
         program: std::env::current_exe()
             .map_err(|error| BatchError::Daemon(format!("cannot find this executable: {error}")))?,
-        name: original::NAME.to_owned(),
+        name: installation::ORIGINAL_NAME.to_owned(),
         arguments: vec!["-d".into(), option.into()],
         environment: environment.map(|(name, value)| (name.to_owned(), value)).into(),
         without: std::env::vars_os()

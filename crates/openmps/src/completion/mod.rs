@@ -16,7 +16,7 @@ use clap::builder::ValueHint;
 use clap::{Arg, Command};
 use clap_complete::Shell;
 
-use crate::{examples, original};
+use crate::{examples, installation};
 use live::Kind;
 
 const BASH: &str = include_str!("openmps.bash");
@@ -107,7 +107,7 @@ fn found(name: &str, words: &[String], live: &dyn Fn(Kind) -> Vec<Word>) -> Foun
     let Some((begun, before)) = words.split_last() else {
         return Found::words(Vec::new());
     };
-    if name == original::NAME {
+    if name == installation::ORIGINAL_NAME {
         return shell_words::found(begun, before, live);
     }
     let mut command = examples::command();

@@ -11,7 +11,7 @@ use cuda_abi::managed_advice::Advices;
 use cuda_abi::types::{CUcontext, CUdevice, CUresult, CUstream};
 
 use super::answer::Answer;
-use super::graph::{Executable, GraphMemory, HighWater, NodeKind};
+use super::graph::{Executable, GraphMemories, HighWater, NodeKind};
 use super::objects::{
     Array, Context, Event, Function, GreenContext, Kernel, Library, LinkState, MemoryHandle,
     MipmappedArray, Module, Opened, Pool, ResourceDescription, Stream, SurfaceObject,
@@ -91,8 +91,7 @@ pub(crate) struct Driver {
     pub(crate) graphs: Registry<NodeKind>,
     pub(crate) advices: Advices,
     pub(crate) executables: Table<Executable>,
-    /// By address.
-    pub(crate) graph_memory: Table<GraphMemory>,
+    pub(crate) graph_memory: GraphMemories,
 }
 
 static DRIVER: OnceLock<Result<Driver, CUresult>> = OnceLock::new();
@@ -245,7 +244,7 @@ impl Driver {
                 object: fresh_handle,
             }),
             executables: Table::default(),
-            graph_memory: Table::default(),
+            graph_memory: GraphMemories::default(),
         })
     }
 

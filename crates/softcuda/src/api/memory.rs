@@ -70,10 +70,10 @@ api! {
         if dptr == 0 {
             return Ok(());
         }
-        if let Some(memory) = driver.graph_memory.find(dptr as usize).filter(|memory| memory.is_live()) {
+        if let Some(memory) = driver.graph_memory.at(dptr).filter(|memory| driver.graph_memory.is_live(memory)) {
             let (_, context) = current()?;
             let _stall = driver.wait_for_work(context.id);
-            memory.set_live(false);
+            driver.graph_memory.free(&memory)?;
             return memory.unmap();
         }
         let is_freeable = |kind| matches!(kind, AllocationKind::Device | AllocationKind::Managed);

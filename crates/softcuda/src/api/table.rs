@@ -82,18 +82,6 @@ impl<T> Table<T> {
         })
     }
 
-    /// Takes out objects that a predicate selects and that nobody else holds.
-    pub(crate) fn remove_unused(&self, selects: impl Fn(&T) -> bool) -> Vec<Arc<T>> {
-        let mut objects = self.objects.write().unwrap_or_else(PoisonError::into_inner);
-        let is_unused = |object: &Arc<T>| Arc::strong_count(object) == 1 && selects(object);
-        let handles: Vec<usize> = objects
-            .iter()
-            .filter(|(_, object)| is_unused(object))
-            .map(|(handle, _)| *handle)
-            .collect();
-        handles.iter().filter_map(|handle| objects.remove(handle)).collect()
-    }
-
     /// Takes out all objects that a predicate selects.
     pub(crate) fn remove_all(&self, selects: impl Fn(&T) -> bool) -> Vec<Arc<T>> {
         let mut objects = self.objects.write().unwrap_or_else(PoisonError::into_inner);

@@ -1,11 +1,11 @@
 //! Functions: attributes, names, parameters.
 
 use crate::client::{Client, run};
-use crate::code::library::{current_function, look_at_function};
-use crate::code::module;
-use crate::code::module::Function;
-use crate::entry::not_null;
-use crate::session::Result;
+use crate::code::function::Function;
+use crate::code::libraries::{current_function, look_at_function};
+use crate::code::modules;
+use crate::entry::arguments::not_null;
+use crate::result::Result;
 use core::ffi::c_char;
 use cuda_abi::types::*;
 use link::wire::command::CACHE_CONFIG;
@@ -31,7 +31,9 @@ pub(crate) unsafe fn cuFuncGetAttribute(
 /// Sets an attribute, or what the wire numbers like one.
 fn set(hfunc: CUfunction, attribute: i32, value: i32) -> CUresult {
     run(|client| {
-        look_at_function(client, hfunc.0, |known| known.set_attribute(client, attribute, value))
+        look_at_function(client, hfunc.0, |known| {
+            known.set_attribute(client.device(known.context.device)?, attribute, value)
+        })
     })
 }
 
@@ -58,7 +60,7 @@ pub(crate) unsafe fn cuFuncSetSharedMemConfig(
 pub(crate) unsafe fn cuFuncGetModule(hmod: *mut CUmodule, hfunc: CUfunction) -> CUresult {
     run(|client| {
         not_null(hmod)?;
-        put!(hmod, CUmodule(module::get(client, function(client, hfunc)?.module)?.token));
+        put!(hmod, CUmodule(modules::get(client, function(client, hfunc)?.module)?.token));
         Ok(())
     })
 }

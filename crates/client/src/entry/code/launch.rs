@@ -1,8 +1,9 @@
 //! Launches.
 
 use crate::client::run;
-use crate::code::launch::{Configuration, cooperative, launch};
-use crate::entry::not_null;
+use crate::code::configuration::Configuration;
+use crate::code::launch::{cooperative, launch};
+use crate::entry::arguments::not_null;
 use core::ffi::c_void;
 use cuda_abi::types::*;
 use link::wire::command::LaunchAttribute;
@@ -87,7 +88,7 @@ pub(crate) unsafe fn cuLaunchKernelEx(
 /// A launch attribute as a graph's kernel node takes it.
 pub(in crate::entry) fn node_attribute(
     attribute: LaunchAttribute,
-) -> crate::session::Result<LaunchAttribute> {
+) -> crate::result::Result<LaunchAttribute> {
     match attribute.id {
         id if EVENT_ATTRIBUTES.contains(&id) => Err(CUresult::ERROR_NOT_SUPPORTED),
         id if id == 0 || id >= CUlaunchAttributeID::MAX.0 => Err(CUresult::ERROR_INVALID_VALUE),
@@ -103,7 +104,7 @@ pub(in crate::entry) fn node_attribute(
 pub(in crate::entry) unsafe fn attributes(
     attrs: *const CUlaunchAttribute,
     count: u32,
-) -> crate::session::Result<Vec<LaunchAttribute>> {
+) -> crate::result::Result<Vec<LaunchAttribute>> {
     const { assert!(size_of::<CUlaunchAttribute>() == size_of::<LaunchAttribute>()) };
     if count == 0 {
         return Ok(Vec::new());

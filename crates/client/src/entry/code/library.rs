@@ -2,13 +2,13 @@
 
 use super::module::{loading_mode, read_file};
 use crate::client::{Client, run};
+use crate::code::function::Function;
 use crate::code::image::{JitOptions, code_at, code_in, target_of};
-use crate::code::library;
+use crate::code::libraries;
 use crate::code::library::Kernel;
-use crate::code::module::Function;
 use crate::context::device::Device;
-use crate::entry::{c_name, not_null};
-use crate::session::Result;
+use crate::entry::arguments::{c_name, not_null};
+use crate::result::Result;
 use crate::thread::current;
 use core::ffi::{c_char, c_void};
 use cuda_abi::image::{Code, Target};
@@ -43,7 +43,7 @@ fn make(
     codes: Vec<Arc<Code<'static>>>,
     options: &JitOptions,
 ) -> Result<CUlibrary> {
-    let made = library::create(client, codes, options)?;
+    let made = libraries::create(client, codes, options)?;
     if loading_mode() == CUmoduleLoadingMode::EAGER_LOADING
         && let Ok(context) = current::owner()
     {
@@ -97,7 +97,7 @@ pub(crate) unsafe fn cuLibraryLoadFromFile(
 }
 
 pub(crate) unsafe fn cuLibraryUnload(library: CUlibrary) -> CUresult {
-    run(|client| library::unload(client, library.0))
+    run(|client| libraries::unload(client, library.0))
 }
 
 pub(crate) unsafe fn cuLibraryGetKernel(
@@ -120,7 +120,7 @@ pub(crate) unsafe fn cuLibraryGetKernel(
 pub(crate) unsafe fn cuLibraryGetModule(pMod: *mut CUmodule, library: CUlibrary) -> CUresult {
     run(|client| {
         not_null(pMod)?;
-        let library = library::get(client, library.0)?;
+        let library = libraries::get(client, library.0)?;
         put!(pMod, CUmodule(library.module(client, &current::owner()?)?.token));
         Ok(())
     })
@@ -135,7 +135,7 @@ pub(crate) unsafe fn cuLibraryGetGlobal(
     run(|client| {
         // SAFETY: the caller's string.
         let name = unsafe { c_name(name) }?;
-        let library = library::get(client, library.0)?;
+        let library = libraries::get(client, library.0)?;
         let (address, size_bytes) =
             library.module(client, &current::owner()?)?.global(client, name)?;
         put_optional!(dptr, address);
@@ -146,7 +146,7 @@ pub(crate) unsafe fn cuLibraryGetGlobal(
 
 pub(crate) unsafe fn cuLibraryGetKernelCount(count: *mut u32, lib: CUlibrary) -> CUresult {
     run(|client| {
-        let library = library::get(client, lib.0)?;
+        let library = libraries::get(client, lib.0)?;
         put!(count, library.kernel_names(client)?.len() as u32);
         Ok(())
     })
@@ -159,7 +159,7 @@ pub(crate) unsafe fn cuLibraryEnumerateKernels(
 ) -> CUresult {
     run(|client| {
         not_null(kernels)?;
-        let library = library::get(client, lib.0)?;
+        let library = libraries::get(client, lib.0)?;
         let names = library.kernel_names(client)?;
         for (i, name) in names.iter().take(numKernels as usize).enumerate() {
             put!(kernels.wrapping_add(i), CUkernel(library.kernel(client, name)?.token));
@@ -234,7 +234,8 @@ pub(crate) unsafe fn cuKernelGetAttribute(
 /// Sets an attribute, or what the wire numbers like one.
 fn set(handle: CUkernel, dev: CUdevice, attribute: i32, value: i32) -> CUresult {
     run(|client| {
-        look_on_device(client, handle, dev, |known| known.set_attribute(client, attribute, value))
+        let device = client.device(dev)?;
+        look_on_device(client, handle, dev, |known| known.set_attribute(device, attribute, value))
     })
 }
 
@@ -277,7 +278,7 @@ pub(crate) unsafe fn cuLibraryGetManaged(
     run(|client| {
         // SAFETY: the caller's string.
         let name = unsafe { c_name(name) }?;
-        let library = library::get(client, library.0)?;
+        let library = libraries::get(client, library.0)?;
         // The runtime asks before it has made a context.
         let context = match current::owner() {
             Ok(context) => context,

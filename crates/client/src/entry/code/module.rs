@@ -1,45 +1,21 @@
 //! Modules.
 
-use crate::client::{Client, run};
-use crate::code::image::{JitOptions, code_at, code_in, target_of};
-use crate::code::module;
-use crate::entry::{c_name, not_null};
-use crate::session::Result;
+use crate::client::run;
+use crate::code::image::{JitOptions, code_in, target_of};
+use crate::code::modules;
+use crate::entry::arguments::{c_name, not_null};
+use crate::result::Result;
 use crate::thread::current;
 use core::ffi::{CStr, c_char, c_void};
 use cuda_abi::types::*;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
-/// Loads an image into the current context.
-///
-/// # Safety
-/// `image` points to an image, as for `cuModuleLoadData`.
-pub(crate) unsafe fn load_current(client: &Client, image: *const c_void) -> Result<CUmodule> {
-    // SAFETY: the caller's promise; without options there are no log buffers.
-    unsafe { load_with(client, image, &JitOptions::default()) }
-}
-
-/// # Safety
-/// As for [`load_current`]; the log buffers of `options` are valid.
-unsafe fn load_with(
-    client: &Client,
-    image: *const c_void,
-    options: &JitOptions,
-) -> Result<CUmodule> {
-    let context = current::owner()?;
-    // SAFETY: the caller's promise.
-    let code = unsafe { code_at(image, target_of(client.device(context.device)?)) }?;
-    // SAFETY: the caller's promise.
-    let module = unsafe { module::load(client, &context, code.bytes(), options) }?;
-    Ok(CUmodule(module.token))
-}
-
 pub(crate) unsafe fn cuModuleLoadData(module: *mut CUmodule, image: *const c_void) -> CUresult {
     run(|client| {
         not_null(module)?;
         // SAFETY: the caller's image.
-        put!(module, unsafe { load_current(client, image) }?);
+        put!(module, unsafe { modules::load_current(client, image) }?);
         Ok(())
     })
 }
@@ -64,7 +40,7 @@ pub(crate) unsafe fn cuModuleLoadDataEx(
         // SAFETY: the caller's arrays and buffers.
         let options = unsafe { JitOptions::read(numOptions, options, optionValues) }?;
         // SAFETY: the caller's image and buffers.
-        put!(module, unsafe { load_with(client, image, &options) }?);
+        put!(module, unsafe { modules::load_with(client, image, &options) }?);
         Ok(())
     })
 }
@@ -86,7 +62,7 @@ pub(crate) unsafe fn cuModuleLoad(module: *mut CUmodule, fname: *const c_char) -
         let code = code_in(&bytes, target_of(client.device(context.device)?))?;
         // SAFETY: without options there are no log buffers.
         let loaded =
-            unsafe { module::load(client, &context, code.bytes(), &JitOptions::default()) }?;
+            unsafe { modules::load(client, &context, code.bytes(), &JitOptions::default()) }?;
         put!(module, CUmodule(loaded.token));
         Ok(())
     })
@@ -95,7 +71,7 @@ pub(crate) unsafe fn cuModuleLoad(module: *mut CUmodule, fname: *const c_char) -
 pub(crate) unsafe fn cuModuleUnload(hmod: CUmodule) -> CUresult {
     run(|client| {
         client.graphs.registry.captures.refuse_unsafe_call()?;
-        module::get(client, hmod.0)?.unload(client)
+        modules::get(client, hmod.0)?.unload(client)
     })
 }
 
@@ -125,7 +101,7 @@ pub(crate) unsafe fn cuModuleGetGlobal_v2(
     run(|client| {
         // SAFETY: the caller's string.
         let name = unsafe { c_name(name) }?;
-        let (address, size_bytes) = module::get(client, hmod.0)?.global(client, name)?;
+        let (address, size_bytes) = modules::get(client, hmod.0)?.global(client, name)?;
         put_optional!(dptr, address);
         put_optional!(bytes, size_bytes as usize);
         Ok(())
@@ -134,7 +110,7 @@ pub(crate) unsafe fn cuModuleGetGlobal_v2(
 
 pub(crate) unsafe fn cuModuleGetFunctionCount(count: *mut u32, mod_: CUmodule) -> CUresult {
     run(|client| {
-        put!(count, module::get(client, mod_.0)?.kernel_names()?.len() as u32);
+        put!(count, modules::get(client, mod_.0)?.kernel_names()?.len() as u32);
         Ok(())
     })
 }
@@ -146,7 +122,7 @@ pub(crate) unsafe fn cuModuleEnumerateFunctions(
 ) -> CUresult {
     run(|client| {
         not_null(functions)?;
-        let module = module::get(client, mod_.0)?;
+        let module = modules::get(client, mod_.0)?;
         for (i, name) in module.kernel_names()?.iter().take(numFunctions as usize).enumerate() {
             let function = module.function(client, name)?;
             put!(functions.wrapping_add(i), CUfunction(function.token));

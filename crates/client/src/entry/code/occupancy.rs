@@ -1,10 +1,10 @@
 //! Occupancy: asked of the executor once per question.
 
 use crate::client::{Client, run};
-use crate::code::library::{function_of, look_at_function};
-use crate::entry::not_null;
-use crate::session::Result;
-use crate::stream;
+use crate::code::libraries::{function_of, look_at_function};
+use crate::entry::arguments::not_null;
+use crate::result::Result;
+use crate::stream::targets;
 use crate::thread::current;
 use cuda_abi::types::*;
 use link::wire::command::{Occupancy, OccupancyReply};
@@ -190,7 +190,7 @@ unsafe fn ask_cluster(
         let attributes = unsafe { super::launch::attributes(c.attrs, c.numAttrs) }?;
         let context = current::owner()?;
         let function = function_of(client, func.0, &context)?;
-        let target = stream::located(client, c.hStream)?;
+        let target = targets::located(client, c.hStream)?;
         let question = ClusterOccupancy {
             question,
             stream: target.slot,

@@ -3,8 +3,8 @@
 
 use crate::client::run;
 use crate::code::tensor_maps::TensorMaps;
-use crate::entry::not_null;
-use crate::session::Result;
+use crate::entry::arguments::not_null;
+use crate::result::Result;
 use crate::thread::current;
 use core::ffi::c_void;
 use cuda_abi::types::*;

@@ -1,31 +1,15 @@
-//! Texture and surface objects: the driver's own values, which kernels are given; what they were
-//! made of is kept here.
+//! Texture and surface objects.
 
 use crate::client::{Client, run};
-use crate::context::Context;
-use crate::copy::array;
-use crate::entry::not_null;
-use crate::session::Result;
+use crate::copy::arrays;
+use crate::copy::texture::Object;
+use crate::entry::arguments::not_null;
+use crate::result::Result;
 use crate::thread::current;
 use cuda_abi::types::*;
 use link::wire::array::{SURFACE, TEXTURE, TextureCreate, TextureHandle};
 use link::wire::command::Opcode;
-use std::sync::{Arc, PoisonError};
 use zerocopy::IntoBytes;
-
-/// What an object was made of.
-#[derive(Clone)]
-pub(crate) struct Object {
-    context: Arc<Context>,
-    /// [`TEXTURE`] or [`SURFACE`].
-    object: u32,
-    resource: CUDA_RESOURCE_DESC,
-    texture: CUDA_TEXTURE_DESC,
-    view: Option<CUDA_RESOURCE_VIEW_DESC>,
-}
-
-// SAFETY: descriptions: numbers, and handles that are tokens.
-unsafe impl Send for Object {}
 
 /// The resource in the executor's numbers.
 fn question(client: &Client, resource: &CUDA_RESOURCE_DESC, object: u32) -> Result<TextureCreate> {
@@ -38,11 +22,11 @@ fn question(client: &Client, resource: &CUDA_RESOURCE_DESC, object: u32) -> Resu
     unsafe {
         match resource.resType {
             CUresourcetype::ARRAY => {
-                asked.array = array::get(client, resource.res.array.hArray.0)?.number;
+                asked.array = arrays::get(client, resource.res.array.hArray.0)?.number;
             }
             CUresourcetype::MIPMAPPED_ARRAY => {
                 let handle = resource.res.mipmap.hMipmappedArray.0;
-                asked.array = array::get_mipmapped(client, handle)?.number;
+                asked.array = arrays::get_mipmapped(client, handle)?.number;
             }
             CUresourcetype::LINEAR => {
                 let linear = resource.res.linear;
@@ -113,42 +97,8 @@ fn create(
     }
     let reply: TextureHandle =
         backend.session.call_for(id, Opcode::TextureCreate, &[asked.as_bytes()])?;
-    let kept = Object { context, object, resource, texture, view };
-    client.textures.lock().unwrap_or_else(PoisonError::into_inner).insert(reply.handle, kept);
+    client.textures.add(reply.handle, Object { context, object, resource, texture, view });
     Ok(reply.handle)
-}
-
-fn find(client: &Client, handle: u64, object: u32) -> Result<Object> {
-    let textures = client.textures.lock().unwrap_or_else(PoisonError::into_inner);
-    let found = textures.get(&handle).filter(|known| known.object == object).cloned();
-    found.ok_or(CUresult::ERROR_INVALID_VALUE)
-}
-
-fn destroy(client: &Client, handle: u64, object: u32) -> Result {
-    let found = find(client, handle, object)?;
-    let removed = client.textures.lock().unwrap_or_else(PoisonError::into_inner).remove(&handle);
-    // Two threads that destroy it: the second one's question could be about a new object of that
-    // value.
-    removed.ok_or(CUresult::ERROR_INVALID_VALUE)?;
-    let (backend, id) = found.context.backend()?;
-    backend.session.wait_all(0)?;
-    let body = TextureHandle { handle, object, reserved: 0 };
-    backend.session.call(id, Opcode::TextureDestroy, &[body.as_bytes()]).map(drop)
-}
-
-/// Destroys the objects of a context that is ending.
-pub(crate) fn end_textures(client: &Client, context: &Context) {
-    let textures = client.textures.lock().unwrap_or_else(PoisonError::into_inner);
-    let of_context: Vec<_> = textures
-        .iter()
-        .filter(|(_, known)| known.context.token == context.token)
-        .map(|(handle, known)| (*handle, known.object))
-        .collect();
-    drop(textures);
-    for (handle, object) in of_context {
-        // A failed session has no objects left.
-        let _ = destroy(client, handle, object);
-    }
 }
 
 pub(crate) unsafe fn cuTexObjectCreate(
@@ -170,7 +120,7 @@ pub(crate) unsafe fn cuTexObjectCreate(
 }
 
 pub(crate) unsafe fn cuTexObjectDestroy(texObject: CUtexObject) -> CUresult {
-    run(|client| destroy(client, texObject, TEXTURE))
+    run(|client| client.textures.destroy(texObject, TEXTURE))
 }
 
 pub(crate) unsafe fn cuTexObjectGetResourceDesc(
@@ -178,7 +128,7 @@ pub(crate) unsafe fn cuTexObjectGetResourceDesc(
     texObject: CUtexObject,
 ) -> CUresult {
     run(|client| {
-        put!(pResDesc, find(client, texObject, TEXTURE)?.resource);
+        put!(pResDesc, client.textures.find(texObject, TEXTURE)?.resource);
         Ok(())
     })
 }
@@ -188,7 +138,7 @@ pub(crate) unsafe fn cuTexObjectGetTextureDesc(
     texObject: CUtexObject,
 ) -> CUresult {
     run(|client| {
-        put!(pTexDesc, find(client, texObject, TEXTURE)?.texture);
+        put!(pTexDesc, client.textures.find(texObject, TEXTURE)?.texture);
         Ok(())
     })
 }
@@ -198,7 +148,7 @@ pub(crate) unsafe fn cuTexObjectGetResourceViewDesc(
     texObject: CUtexObject,
 ) -> CUresult {
     run(|client| {
-        let view = find(client, texObject, TEXTURE)?.view;
+        let view = client.textures.find(texObject, TEXTURE)?.view;
         put!(pResViewDesc, view.ok_or(CUresult::ERROR_INVALID_VALUE)?);
         Ok(())
     })
@@ -223,7 +173,7 @@ pub(crate) unsafe fn cuSurfObjectCreate(
 }
 
 pub(crate) unsafe fn cuSurfObjectDestroy(surfObject: CUsurfObject) -> CUresult {
-    run(|client| destroy(client, surfObject, SURFACE))
+    run(|client| client.textures.destroy(surfObject, SURFACE))
 }
 
 pub(crate) unsafe fn cuSurfObjectGetResourceDesc(
@@ -231,7 +181,7 @@ pub(crate) unsafe fn cuSurfObjectGetResourceDesc(
     surfObject: CUsurfObject,
 ) -> CUresult {
     run(|client| {
-        put!(pResDesc, find(client, surfObject, SURFACE)?.resource);
+        put!(pResDesc, client.textures.find(surfObject, SURFACE)?.resource);
         Ok(())
     })
 }

@@ -1,13 +1,14 @@
 //! Arrays, mipmapped arrays, and copies of contiguous bytes of arrays.
 
 use crate::client::{Client, run};
-use crate::copy::array;
+use crate::copy::Timing;
 use crate::copy::array::Corner;
 use crate::copy::array_copy::{Side, copy};
-use crate::copy::{End, Extent, Timing};
-use crate::entry::not_null;
-use crate::session::Result;
-use crate::stream;
+use crate::copy::arrays;
+use crate::copy::shape::{End, Extent};
+use crate::entry::arguments::not_null;
+use crate::result::Result;
+use crate::stream::targets;
 use core::ffi::c_void;
 use cuda_abi::types::*;
 use link::wire::array::ArrayMemoryReply;
@@ -19,7 +20,7 @@ unsafe fn create(out: *mut CUarray, descriptor: Option<CUDA_ARRAY3D_DESCRIPTOR>)
         client.graphs.registry.captures.refuse_unsafe_call()?;
         not_null(out)?;
         let descriptor = descriptor.ok_or(CUresult::ERROR_INVALID_VALUE)?;
-        put!(out, CUarray(array::create(client, descriptor)?.token));
+        put!(out, CUarray(arrays::create(client, descriptor)?.token));
         Ok(())
     })
 }
@@ -87,7 +88,7 @@ pub(crate) unsafe fn cuArray3DCreate(
 pub(crate) unsafe fn cuArrayDestroy(hArray: CUarray) -> CUresult {
     run(|client| {
         client.graphs.registry.captures.refuse_unsafe_call()?;
-        array::destroy(client, hArray.0)
+        arrays::destroy(client, hArray.0)
     })
 }
 
@@ -96,7 +97,7 @@ pub(crate) unsafe fn cuArrayGetDescriptor_v2(
     hArray: CUarray,
 ) -> CUresult {
     run(|client| {
-        let whole = array::get(client, hArray.0)?.descriptor;
+        let whole = arrays::get(client, hArray.0)?.descriptor;
         let flat = CUDA_ARRAY_DESCRIPTOR {
             Width: whole.Width,
             Height: whole.Height,
@@ -113,7 +114,7 @@ pub(crate) unsafe fn cuArray3DGetDescriptor_v2(
     hArray: CUarray,
 ) -> CUresult {
     run(|client| {
-        put!(pArrayDescriptor, array::get(client, hArray.0)?.descriptor);
+        put!(pArrayDescriptor, arrays::get(client, hArray.0)?.descriptor);
         Ok(())
     })
 }
@@ -123,7 +124,7 @@ pub(crate) unsafe fn cuArrayGetDescriptor(
     hArray: CUarray,
 ) -> CUresult {
     run(|client| {
-        let whole = array::get(client, hArray.0)?.descriptor;
+        let whole = arrays::get(client, hArray.0)?.descriptor;
         let flat = CUDA_ARRAY_DESCRIPTOR_v1 {
             Width: short(whole.Width)?,
             Height: short(whole.Height)?,
@@ -140,7 +141,7 @@ pub(crate) unsafe fn cuArray3DGetDescriptor(
     hArray: CUarray,
 ) -> CUresult {
     run(|client| {
-        let whole = array::get(client, hArray.0)?.descriptor;
+        let whole = arrays::get(client, hArray.0)?.descriptor;
         let old = CUDA_ARRAY3D_DESCRIPTOR_v1 {
             Width: short(whole.Width)?,
             Height: short(whole.Height)?,
@@ -174,7 +175,7 @@ pub(crate) unsafe fn cuArrayGetMemoryRequirements(
 ) -> CUresult {
     run(|client| {
         not_null(memoryRequirements)?;
-        let needed = array::get(client, array.0)?.memory(client, device)?;
+        let needed = arrays::get(client, array.0)?.memory(client, device)?;
         put!(memoryRequirements, requirements(needed));
         Ok(())
     })
@@ -187,7 +188,7 @@ pub(crate) unsafe fn cuMipmappedArrayGetMemoryRequirements(
 ) -> CUresult {
     run(|client| {
         not_null(memoryRequirements)?;
-        let needed = array::get_mipmapped(client, mipmap.0)?.memory(client, device)?;
+        let needed = arrays::get_mipmapped(client, mipmap.0)?.memory(client, device)?;
         put!(memoryRequirements, requirements(needed));
         Ok(())
     })
@@ -203,7 +204,7 @@ pub(crate) unsafe fn cuMipmappedArrayCreate(
         not_null(pMipmappedArrayDesc)?;
         // SAFETY: not null; the caller's structure.
         let descriptor = unsafe { pMipmappedArrayDesc.read() };
-        let made = array::create_mipmapped(client, descriptor, numMipmapLevels)?;
+        let made = arrays::create_mipmapped(client, descriptor, numMipmapLevels)?;
         put!(pHandle, CUmipmappedArray(made.token));
         Ok(())
     })
@@ -212,7 +213,7 @@ pub(crate) unsafe fn cuMipmappedArrayCreate(
 pub(crate) unsafe fn cuMipmappedArrayDestroy(hMipmappedArray: CUmipmappedArray) -> CUresult {
     run(|client| {
         client.graphs.registry.captures.refuse_unsafe_call()?;
-        array::destroy_mipmapped(client, hMipmappedArray.0)
+        arrays::destroy_mipmapped(client, hMipmappedArray.0)
     })
 }
 
@@ -223,7 +224,7 @@ pub(crate) unsafe fn cuMipmappedArrayGetLevel(
 ) -> CUresult {
     run(|client| {
         not_null(pLevelArray)?;
-        let array = array::get_mipmapped(client, hMipmappedArray.0)?;
+        let array = arrays::get_mipmapped(client, hMipmappedArray.0)?;
         put!(pLevelArray, CUarray(array.level(client, level)?.token));
         Ok(())
     })
@@ -244,7 +245,7 @@ impl Place {
         Ok(match *self {
             Self::Memory(address) => Side::Memory(End::linear(address)),
             Self::Array(array, offset) => Side::Array(
-                array::get(client, array.0)?,
+                arrays::get(client, array.0)?,
                 Corner { x_bytes: offset as u64, y: 0, z: 0 },
             ),
         })
@@ -261,7 +262,7 @@ unsafe fn linear(
     timing: Timing,
 ) -> CUresult {
     run(|client| {
-        let target = stream::target(client, hStream)?;
+        let target = targets::target(client, hStream)?;
         let (to, from) = (to.side(client)?, from.side(client)?);
         // SAFETY: the caller's promise.
         unsafe { copy(client, &target, &to, &from, Extent::linear(size_bytes as u64), timing) }

@@ -4,9 +4,10 @@
 //! come from `cuda_abi::build`.
 
 use crate::client::{Client, run};
-use crate::copy::{End, Extent, Timing, copy};
-use crate::session::Result;
-use crate::stream;
+use crate::copy::shape::{End, Extent};
+use crate::copy::{Timing, copy};
+use crate::result::Result;
+use crate::stream::targets;
 use core::ffi::c_void;
 use cuda_abi::types::*;
 
@@ -48,7 +49,7 @@ unsafe fn linear(
     timing: Timing,
 ) -> CUresult {
     run(|client| {
-        let target = stream::target(client, hStream)?;
+        let target = targets::target(client, hStream)?;
         let size_bytes = size_bytes as u64;
         let (to, from) = (to.end(client, size_bytes)?, from.end(client, size_bytes)?);
         // SAFETY: the caller's promise.

@@ -3,10 +3,11 @@
 
 use super::copy_shapes::volume;
 use crate::client::run;
-use crate::copy::{End, Extent, Timing, copy};
-use crate::entry::not_null;
-use crate::session::Result;
-use crate::stream;
+use crate::copy::shape::{End, Extent};
+use crate::copy::{Timing, copy};
+use crate::entry::arguments::not_null;
+use crate::result::Result;
+use crate::stream::targets;
 use cuda_abi::types::*;
 
 /// `CU_MEMCPY_SRC_ACCESS_ORDER_*`.
@@ -61,7 +62,7 @@ impl Batch {
 unsafe fn batch(batch: &Batch, hStream: CUstream, fail_index: *mut usize) -> CUresult {
     run(|client| {
         put_optional!(fail_index, usize::MAX);
-        let target = stream::target(client, hStream)?;
+        let target = targets::target(client, hStream)?;
         // SAFETY: the caller's promise, here and below.
         unsafe { batch.check() }?;
         for i in 0..batch.count {

@@ -3,10 +3,11 @@
 use crate::client::{Client, run};
 use crate::copy::array::Corner;
 use crate::copy::array_copy::Side;
-use crate::copy::{End, Extent, Timing, copy};
-use crate::copy::{array, array_copy};
-use crate::session::Result;
-use crate::stream;
+use crate::copy::shape::{End, Extent};
+use crate::copy::{Timing, copy};
+use crate::copy::{array_copy, arrays};
+use crate::result::Result;
+use crate::stream::targets;
 use core::ffi::c_void;
 use cuda_abi::types::*;
 
@@ -58,7 +59,7 @@ impl Described {
             return Ok(Side::Memory(self.end(extent)?));
         }
         let corner = Corner { x_bytes: self.x_bytes as u64, y: self.y as u64, z: self.z as u64 };
-        Ok(Side::Array(array::get(client, self.array.0)?, corner))
+        Ok(Side::Array(arrays::get(client, self.array.0)?, corner))
     }
 }
 
@@ -113,7 +114,7 @@ unsafe fn shaped(
     timing: Timing,
 ) -> CUresult {
     run(|client| {
-        let target = stream::target(client, hStream)?;
+        let target = targets::target(client, hStream)?;
         if to.is_array() || from.is_array() {
             let (to, from) = (to.side(client, extent)?, from.side(client, extent)?);
             // SAFETY: the caller's promise.

@@ -1,7 +1,7 @@
 //! Pinned and registered host memory.
 
 use crate::client::run;
-use crate::entry::not_null;
+use crate::entry::arguments::not_null;
 use crate::memory;
 use crate::memory::memory_map::Kind;
 use core::ffi::c_void;

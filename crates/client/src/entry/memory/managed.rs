@@ -1,8 +1,8 @@
 //! Hints about managed memory, and what was hinted.
 
 use crate::client::{Client, run};
-use crate::session::Result;
-use crate::stream;
+use crate::result::Result;
+use crate::stream::targets;
 use crate::two_sided::managed::Attached;
 use core::ffi::c_void;
 use cuda_abi::managed_advice::Place;
@@ -86,7 +86,7 @@ fn prefetch(
     to: Place,
     stream: CUstream,
 ) -> Result {
-    let target = stream::target(client, stream)?;
+    let target = targets::target(client, stream)?;
     let range = range_of(client, address, size_bytes)?;
     client.advices.prefetch(range.clone(), to);
     let session = &target.backend.session;
@@ -107,7 +107,7 @@ pub(crate) unsafe fn cuStreamAttachMemAsync(
     flags: u32,
 ) -> CUresult {
     run(|client| {
-        let target = stream::target(client, hStream)?;
+        let target = targets::target(client, hStream)?;
         target.refuse_capture(client)?;
         let attached = match flags {
             ATTACH_GLOBAL | ATTACH_SINGLE => Attached::Device,
@@ -132,7 +132,7 @@ fn advise(
     advice: CUmem_advise,
     place: Place,
 ) -> Result {
-    stream::target(client, CUstream::NULL)?;
+    targets::target(client, CUstream::NULL)?;
     client.advices.advise(range_of(client, address, size_bytes)?, advice, place)
 }
 

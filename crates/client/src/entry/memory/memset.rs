@@ -4,12 +4,13 @@
 
 use crate::client::run;
 use crate::copy::Timing;
-use crate::memory::{Pattern, Rows, fill};
-use crate::stream;
+use crate::memory::fill::fill;
+use crate::memory::pattern::{Pattern, Rows};
+use crate::stream::targets;
 use cuda_abi::types::*;
 
 fn rows(rows: Rows, pattern: Pattern, hStream: CUstream, timing: Timing) -> CUresult {
-    run(|client| fill(client, &stream::target(client, hStream)?, rows, pattern, timing))
+    run(|client| fill(client, &targets::target(client, hStream)?, rows, pattern, timing))
 }
 
 fn line(address: CUdeviceptr, count: usize) -> Rows {

@@ -1,9 +1,9 @@
 //! What an address is.
 
 use crate::client::{Client, run};
-use crate::entry::not_null;
+use crate::entry::arguments::not_null;
 use crate::memory::memory_map::{Area, Kind};
-use crate::session::Result;
+use crate::result::Result;
 use core::ffi::c_void;
 use cuda_abi::types::*;
 
@@ -52,8 +52,10 @@ unsafe fn put_known(
     let moves = attribute == CUpointer_attribute::DEVICE_POINTER;
     let found = client.memory.look(address, |area| match area {
         Some(Area { kind: Kind::Registered { .. }, .. }) if moves => None,
-        // SAFETY: the caller's promise.
-        Some(area) => Some(of_area(area, address, attribute).map(|v| unsafe { v.write(data) })),
+        Some(area) => Some(of_area(client, area, address, attribute).map(|value| {
+            // SAFETY: the caller's promise.
+            unsafe { value.write(data) };
+        })),
         None => Some(Err(CUresult::ERROR_INVALID_VALUE)),
     });
     if let Some(written) = found {
@@ -66,8 +68,15 @@ unsafe fn put_known(
     Ok(())
 }
 
-fn of_area(area: &Area, address: u64, attribute: CUpointer_attribute) -> Result<Value> {
+fn of_area(
+    client: &Client,
+    area: &Area,
+    address: u64,
+    attribute: CUpointer_attribute,
+) -> Result<Value> {
     use CUpointer_attribute as A;
+    let allocated = client.graphs.memory.allocated(area, address);
+    let (start, size_bytes) = allocated.ok_or(CUresult::ERROR_INVALID_VALUE)?;
     Ok(match attribute {
         A::CONTEXT => Value::Word(area.context as u64),
         A::MEMORY_TYPE => Value::Int(memory_type(area).0),
@@ -83,8 +92,9 @@ fn of_area(area: &Area, address: u64, attribute: CUpointer_attribute) -> Result<
         A::DEVICE_ORDINAL => Value::Int(area.device.cast_unsigned()),
         A::IS_LEGACY_CUDA_IPC_CAPABLE => Value::Bool(matches!(area.kind, Kind::Device)),
         A::IS_GPU_DIRECT_RDMA_CAPABLE | A::IS_HW_DECOMPRESS_CAPABLE => Value::Bool(false),
-        A::RANGE_START_ADDR => Value::Word(area.base),
-        A::RANGE_SIZE | A::MAPPING_SIZE => Value::Word(area.size_bytes),
+        A::RANGE_START_ADDR => Value::Word(start),
+        A::RANGE_SIZE => Value::Word(size_bytes),
+        A::MAPPING_SIZE => Value::Word(area.size_bytes),
         A::MAPPING_BASE_ADDR => Value::Word(area.base),
         A::MAPPED => Value::Bool(true),
         A::ALLOWED_HANDLE_TYPES => {
@@ -160,7 +170,9 @@ pub(crate) unsafe fn cuPointerGetAttributes(
             Some((0..count).try_for_each(|i| {
                 let (attribute, place) = question(i);
                 let answer = match area {
-                    Some(area) => of_area(area, ptr, attribute).or_else(|_| unknown(attribute)),
+                    Some(area) => {
+                        of_area(client, area, ptr, attribute).or_else(|_| unknown(attribute))
+                    }
                     None => unknown(attribute),
                 };
                 // SAFETY: the caller's variable for this attribute.

@@ -1,15 +1,16 @@
 //! Memory pools and stream-ordered allocation.
 
 use crate::client::{Client, run};
-use crate::entry::not_null;
-use crate::graph::NodeKind;
+use crate::entry::arguments::not_null;
+use crate::graph::kinds::NodeKind;
+use crate::memory;
 use crate::memory::peer;
 use crate::memory::peer::Admission;
 use crate::memory::pool::{Pool, Sharing, Width};
-use crate::session::Result;
-use crate::stream::Target;
-use crate::{memory, stream};
+use crate::result::Result;
+use crate::stream::{Target, targets};
 use core::ffi::c_void;
+use cuda_abi::graph::reuse::Site;
 use cuda_abi::types::*;
 use std::sync::{Arc, PoisonError};
 
@@ -189,13 +190,14 @@ pub(crate) unsafe fn cuMemPoolSetAccess(
 
 /// Allocates in stream order; while the stream is captured, as a node.
 fn allocate(client: &Client, pool: &Pool, target: &Target, size_bytes: u64) -> Result<u64> {
-    if client.graphs.registry.captures.active(target.captured())?.is_none() {
+    let Some(capture) = client.graphs.registry.captures.active(target.captured())? else {
         return memory::allocate_from(client, pool, target, size_bytes);
-    }
+    };
     if size_bytes == 0 {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
-    let memory = client.graphs.memory.allocate(client, &target.context, size_bytes)?;
+    let site = Site { graph: capture.graph.handle, after: &capture.tips(target.captured()) };
+    let memory = client.graphs.memory.allocate(client, &target.context, site, size_bytes)?;
     let address = memory.address;
     target.capture(client, || Ok(NodeKind::MemAlloc(memory)))?;
     Ok(address)
@@ -208,7 +210,7 @@ pub(crate) unsafe fn cuMemAllocAsync(
 ) -> CUresult {
     run(|client| {
         not_null(dptr)?;
-        let target = stream::target(client, hStream)?;
+        let target = targets::target(client, hStream)?;
         let pool = current_pool(client, target.context.device)?;
         put!(dptr, allocate(client, &pool, &target, bytesize as u64)?);
         Ok(())
@@ -223,7 +225,7 @@ pub(crate) unsafe fn cuMemAllocFromPoolAsync(
 ) -> CUresult {
     run(|client| {
         not_null(dptr)?;
-        let target = stream::target(client, hStream)?;
+        let target = targets::target(client, hStream)?;
         put!(dptr, allocate(client, &*pool(client, handle)?, &target, bytesize as u64)?);
         Ok(())
     })
@@ -231,12 +233,15 @@ pub(crate) unsafe fn cuMemAllocFromPoolAsync(
 
 pub(crate) unsafe fn cuMemFreeAsync(dptr: CUdeviceptr, hStream: CUstream) -> CUresult {
     run(|client| {
-        let target = stream::target(client, hStream)?;
+        let target = targets::target(client, hStream)?;
         if let Ok(memory) = client.graphs.memory.at(dptr) {
-            return match target.capture(client, || Ok(NodeKind::MemFree(Arc::clone(&memory))))? {
-                true => Ok(()),
-                false => memory::free_graph_memory(client, memory),
+            let Some(capture) = client.graphs.registry.captures.active(target.captured())? else {
+                return memory::free_graph_memory(client, memory);
             };
+            let graph = capture.graph.handle;
+            let make =
+                || client.graphs.memory.to_be_freed(client, graph, dptr).map(NodeKind::MemFree);
+            return target.capture(client, make).map(drop);
         }
         target.refuse_capture(client)?;
         memory::free(client, dptr)

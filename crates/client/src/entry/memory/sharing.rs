@@ -1,12 +1,12 @@
 //! Memory, events and pools of other processes.
 
 use crate::client::{Client, run};
-use crate::entry::not_null;
+use crate::entry::arguments::not_null;
 use crate::memory::memory_map::Kind;
 use crate::memory::pool::{Pool, Sharing};
 use crate::memory::sharing;
 use crate::memory::sharing::{Handle, Thing};
-use crate::session::Result;
+use crate::result::Result;
 use crate::stream::events;
 use core::ffi::{c_char, c_void};
 use cuda_abi::types::*;

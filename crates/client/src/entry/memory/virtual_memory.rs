@@ -1,10 +1,11 @@
 //! Virtual memory management: memory and addresses apart, and their descriptors.
 
 use crate::client::{Client, run};
-use crate::entry::not_null;
+use crate::entry::arguments::not_null;
 use crate::memory::virtual_memory as vmm;
-use crate::memory::virtual_memory::{Access, Sharing};
-use crate::session::Result;
+use crate::memory::virtual_memory::Access;
+use crate::memory::virtual_ranges::Sharing;
+use crate::result::Result;
 use crate::thread::current;
 use core::ffi::c_void;
 use cuda_abi::types::*;

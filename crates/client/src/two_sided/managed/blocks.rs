@@ -20,7 +20,7 @@
 //!
 //! Pure: pages and bytes are a [`Carrier`]'s affair.
 
-use crate::session::Result;
+use crate::result::Result;
 use crate::two_sided::changes::changes;
 use link::pages::Pages;
 use std::collections::BTreeMap;

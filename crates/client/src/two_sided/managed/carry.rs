@@ -3,8 +3,9 @@
 
 use super::blocks::{Carrier, Guard, Hole};
 use super::faults::{Faults, discard};
+use crate::result::Result;
+use crate::session::Session;
 use crate::session::slots::Mark;
-use crate::session::{Result, Session};
 use crate::thread;
 use cuda_abi::types::CUresult;
 use std::collections::VecDeque;

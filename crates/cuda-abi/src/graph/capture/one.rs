@@ -131,9 +131,13 @@ impl<G: CapturedGraph> Capture<G> {
         added
     }
 
+    /// What the stream's next work depends on.
+    pub fn tips(&self, stream: Stream) -> Vec<usize> {
+        self.lock().streams.get(&stream.id).map(Member::nodes).unwrap_or_default()
+    }
+
     /// Where an event is that is recorded in a captured stream now: who waits for it joins.
     pub fn point(self: &Arc<Self>, stream: Stream) -> Point<G> {
-        let nodes = self.lock().streams.get(&stream.id).map(Member::nodes).unwrap_or_default();
-        Point { capture: Arc::clone(self), nodes }
+        Point { capture: Arc::clone(self), nodes: self.tips(stream) }
     }
 }

@@ -7,13 +7,14 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use cuda_abi::graph::model::Instance;
+use cuda_abi::graph::model::{Instance, Kind, Role};
+use cuda_abi::graph::reuse::{Effect, Leftovers, MemoryUse};
 use cuda_abi::graph::snapshot::{Changes, Snapshot};
 use cuda_abi::types::{CUgraphExec, CUgraphNode, CUresult};
 
 use super::Graph;
 use super::kinds::NodeKind;
-use super::memory::{GraphMemory, collect, note_high_water};
+use super::memory::{collect, note_high_water};
 use super::section::{Defaults, Run, Section, Step};
 use crate::api::answer::Answer;
 use crate::api::driver::Driver;
@@ -112,7 +113,12 @@ impl Executable {
         {
             plan.push((stream.id, Op::Wait(marker.clone())));
         }
-        let memory = self.free_leftovers(&state, stream, &mut plan)?;
+        let leftovers = match self.flags & AUTO_FREE_ON_LAUNCH {
+            0 => Leftovers::Refused,
+            _ => Leftovers::Freed,
+        };
+        let (effect, freed_first) = driver.graph_memory.launch(state.memory_uses(), leftovers)?;
+        plan.extend(freed_first.iter().map(|memory| (stream.id, memory.unmap_op())));
         let values = state.root.defaults();
         if !values.is_empty() {
             plan.push((stream.id, Op::Task(Box::new(Defaults { driver, values }))));
@@ -128,45 +134,11 @@ impl Executable {
         plan.push((stream.id, Op::Record(done.clone())));
         driver.engine.enqueue_plan(plan)?;
         state.last = Some((stream.id, done));
-        for (memory, is_live) in memory {
-            memory.set_live(is_live);
-            note_high_water(driver, memory.device);
+        if effect != Effect::default() {
+            driver.graph_memory.note(&effect);
+            (0..driver.devices.len()).for_each(|device| note_high_water(driver, device as u32));
         }
         Ok(())
-    }
-
-    /// Which memory the launch leaves allocated or freed. What an earlier launch left is freed
-    /// first if the flags say so, else the launch is refused.
-    fn free_leftovers(
-        &self,
-        state: &State,
-        stream: &Stream,
-        plan: &mut Vec<(u64, Op)>,
-    ) -> Answer<Vec<(Arc<GraphMemory>, bool)>> {
-        let mut outcome: Vec<(Arc<GraphMemory>, bool)> = Vec::new();
-        for step in &state.root.steps {
-            let (memory, is_live) = match &step.kind {
-                NodeKind::MemAlloc(allocation) => (&allocation.memory, true),
-                NodeKind::MemFree(free) => (&free.memory, false),
-                _ => continue,
-            };
-            let place = outcome.iter().position(|(other, _)| Arc::ptr_eq(other, memory));
-            let was_live = place.map_or_else(|| memory.is_live(), |place| outcome[place].1);
-            if was_live && is_live {
-                if self.flags & AUTO_FREE_ON_LAUNCH == 0 {
-                    return Err(CUresult::ERROR_INVALID_VALUE);
-                }
-                plan.push((stream.id, memory.unmap_op()));
-            }
-            if !was_live && !is_live {
-                return Err(CUresult::ERROR_INVALID_VALUE);
-            }
-            match place {
-                Some(place) => outcome[place].1 = is_live,
-                None => outcome.push((memory.clone(), is_live)),
-            }
-        }
-        Ok(outcome)
     }
 
     /// Whether a step is done in launches.
@@ -219,6 +191,15 @@ impl View<'_> {
 }
 
 impl State {
+    /// What steps do to memory of graphs, in order.
+    fn memory_uses(&self) -> Vec<MemoryUse> {
+        let uses = self.root.steps.iter().filter_map(|step| match step.kind.role() {
+            Role::Memory(used) => Some(used),
+            _ => None,
+        });
+        uses.collect()
+    }
+
     fn step(&self, key: usize) -> Option<&Step> {
         match self.places.get(&key) {
             Some(&place) => self.root.steps.get(place),

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use cuda_abi::graph::conditional::Conditional;
 use cuda_abi::graph::dot::Label;
 use cuda_abi::graph::model::{Kind, Role};
+use cuda_abi::graph::reuse::MemoryUse;
 use cuda_abi::graph::user_object::HostWork;
 use cuda_abi::types::{
     CUcontext, CUevent, CUgraphNodeType, CUresult, CUstreamBatchMemOpParams, CUstreamCaptureMode,
@@ -106,7 +107,10 @@ impl Kind for NodeKind {
         match self {
             NodeKind::Child(graph) => Role::Child(graph),
             NodeKind::Conditional(conditional) => Role::Conditional(conditional),
-            NodeKind::MemAlloc(_) | NodeKind::MemFree(_) => Role::Memory,
+            NodeKind::MemAlloc(allocation) => {
+                Role::Memory(MemoryUse::Allocates(allocation.memory.number))
+            }
+            NodeKind::MemFree(work) => Role::Memory(MemoryUse::Frees(work.memory.number)),
             _ => Role::Plain,
         }
     }

@@ -36,7 +36,7 @@ pub(crate) use conditions::*;
 pub(crate) use executable::Executable;
 pub(crate) use kinds::{EventWork, MemoryOpsWork, NodeKind};
 pub(crate) use launching::*;
-pub(crate) use memory::{GraphMemory, HighWater};
+pub(crate) use memory::{GraphMemories, HighWater};
 pub(crate) use nodes::*;
 pub(crate) use structure::*;
 pub(crate) use user_object::*;

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use cuda_abi::graph::model::Kind;
 use cuda_abi::graph::params::{Told, check_change};
+use cuda_abi::graph::reuse::Site;
 use cuda_abi::graph::user_object::HostWork;
 use cuda_abi::types::{
     CUDA_BATCH_MEM_OP_NODE_PARAMS, CUDA_HOST_NODE_PARAMS, CUDA_KERNEL_NODE_PARAMS,
@@ -19,6 +20,9 @@ use crate::api::answer::Answer;
 use crate::api::driver::{Driver, current, current_or, driver};
 use crate::api::objects::Context;
 use crate::api::out;
+
+/// The place of what replaces a node's parameters, which is not memory.
+const NOWHERE: Site<'_> = Site { graph: CUgraph::NULL, after: &[] };
 
 /// Nodes that need no context.
 fn anywhere() -> Answer<(&'static Driver, ())> {
@@ -272,10 +276,20 @@ api! {
             let pool = asked.poolProps;
             let device = driver()?.device(pool.location.id);
             let (driver, context) = current_or_named(device.map_or(CUcontext::NULL, |it| it.primary_handle))?;
-            let allocation = GraphAllocation::new(driver, context.id, pool.location.id, pool.handleTypes, asked.bytesize)?;
-            asked.dptr = allocation.memory.address;
             let dependencies = (dependencies, std::ptr::null(), numDependencies);
-            driver.graphs.add_node(hGraph, phGraphNode, dependencies, || Ok(NodeKind::MemAlloc(allocation)))?;
+            let mut address = asked.dptr;
+            let added = driver.graphs.add_node_at(hGraph, phGraphNode, dependencies, |site| {
+                let (place, shared_as) = (pool.location.id, pool.handleTypes);
+                let allocation = GraphAllocation::new(driver, context.id, site, place, shared_as, asked.bytesize)?;
+                address = allocation.memory.address;
+                Ok(NodeKind::MemAlloc(allocation))
+            });
+            if added.is_err() {
+                // Memory of a node that did not come to be.
+                collect(driver);
+                return added;
+            }
+            asked.dptr = address;
             out::write(nodeParams, asked)
         }
     }
@@ -314,8 +328,8 @@ api! {
             let mut asked = out::read(nodeParams)?;
             let mut told = Told::Nothing;
             let dependencies = (dependencies, dependencyData, numDependencies);
-            let added = driver.graphs.add_node(hGraph, phGraphNode, dependencies, || {
-                let (kind, answer) = params::any(driver, &context, hGraph, &asked, None)?;
+            let added = driver.graphs.add_node_at(hGraph, phGraphNode, dependencies, |site| {
+                let (kind, answer) = params::any(driver, &context, site, &asked, None)?;
                 told = answer;
                 Ok(kind)
             });
@@ -406,6 +420,5 @@ unsafe fn for_update(
     let asked = unsafe { out::read(asked)? };
     check_change(before.type_code(), &asked)?;
     // SAFETY: by the caller's promise.
-    unsafe { params::any(driver, context, CUgraph::NULL, &asked, Some(before)) }
-        .map(|(kind, _)| kind)
+    unsafe { params::any(driver, context, NOWHERE, &asked, Some(before)) }.map(|(kind, _)| kind)
 }

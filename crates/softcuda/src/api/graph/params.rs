@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use cuda_abi::graph::params::{Asked, Told, read_any};
+use cuda_abi::graph::reuse::Site;
 use cuda_abi::graph::user_object::HostWork;
 use cuda_abi::types::{
     CUDA_BATCH_MEM_OP_NODE_PARAMS, CUDA_HOST_NODE_PARAMS, CUDA_KERNEL_NODE_PARAMS,
     CUDA_KERNEL_NODE_PARAMS_v1, CUDA_MEMCPY3D, CUDA_MEMSET_NODE_PARAMS, CUcontext, CUfunction,
-    CUgraph, CUgraphNodeParams, CUkernel, CUresult,
+    CUgraphNodeParams, CUkernel, CUresult,
 };
 
 use super::kinds::{EventWork, MemoryOpsWork, NodeKind};
@@ -133,7 +134,7 @@ pub(crate) fn memset(
         height: asked.height as u64,
     };
     // Memory of a graph is there only while the graph runs.
-    if driver.graph_memory_at(asked.dst).is_none() {
+    if !driver.graph_memory.covers(asked.dst) {
         fill::check(driver, &fill)?;
     }
     context_or(driver, context, current)?;
@@ -191,10 +192,11 @@ pub(crate) fn memory_ops_parameters(work: &MemoryOpsWork) -> CUDA_BATCH_MEM_OP_N
 pub(crate) unsafe fn any(
     driver: &Driver,
     current: &Arc<Context>,
-    graph: CUgraph,
+    site: Site<'_>,
     asked: &CUgraphNodeParams,
     before: Option<&NodeKind>,
 ) -> Answer<(NodeKind, Told)> {
+    let graph = site.graph;
     let kind = match read_any(asked)? {
         // SAFETY: by the caller's promise.
         Asked::Kernel(asked) => unsafe { kernel(driver, current, &asked, before)? },
@@ -208,7 +210,7 @@ pub(crate) unsafe fn any(
         Asked::MemAlloc(pool, size_bytes) => {
             let (place, shared_as) = (pool.location.id, pool.handleTypes);
             let allocation =
-                GraphAllocation::new(driver, current.id, place, shared_as, size_bytes)?;
+                GraphAllocation::new(driver, current.id, site, place, shared_as, size_bytes)?;
             let told = Told::Address(allocation.memory.address);
             return Ok((NodeKind::MemAlloc(allocation), told));
         }

@@ -93,7 +93,7 @@ fn fill(
         width: width as u64,
         height: height as u64,
     };
-    if driver.graph_memory_at(address).is_none() {
+    if !driver.graph_memory.covers(address) {
         check(driver, &fill)?;
     }
     submit(driver, &stream, NodeKind::Memset(fill))

@@ -4,6 +4,7 @@
 use std::ffi::c_void;
 use std::sync::{Arc, PoisonError};
 
+use cuda_abi::graph::reuse::Site;
 use cuda_abi::types::{
     CUdevice, CUdeviceptr, CUmemAllocationHandleType, CUmemPool_attribute as Attribute,
     CUmemPoolProps, CUmemoryPool, CUresult, CUstream,
@@ -14,7 +15,7 @@ use crate::api::answer::Answer;
 use crate::api::context::device::checked;
 use crate::api::driver::{Driver, driver};
 use crate::api::graph::NodeKind;
-use crate::api::graph::memory::{FreeWork, GraphAllocation};
+use crate::api::graph::memory::{FreeWork, GraphAllocation, GraphMemory};
 use crate::api::objects::{Pool, Stream};
 use crate::api::out;
 use crate::api::stream::find;
@@ -124,8 +125,8 @@ api! {
 
     fn cuMemFreeAsync(dptr: CUdeviceptr, hStream: CUstream) {
         let (driver, _, stream) = find(hStream)?;
-        if let Ok(free) = FreeWork::new(driver, dptr) {
-            return free_graph_memory(driver, &stream, free);
+        if let Some(memory) = driver.graph_memory.at(dptr) {
+            return free_graph_memory(driver, &stream, memory);
         }
         driver.graphs.captures.refuse(stream.captured())?;
         if driver.opened.find(dptr as usize).is_some() {
@@ -146,16 +147,16 @@ api! {
 
 /// Frees what an allocation node allocated, in stream order, or in the graph that is being
 /// captured.
-fn free_graph_memory(driver: &Driver, stream: &Arc<Stream>, free: FreeWork) -> Answer {
-    if driver.is_capturing(stream) {
-        return submit(driver, stream, NodeKind::MemFree(free));
+fn free_graph_memory(driver: &Driver, stream: &Arc<Stream>, memory: Arc<GraphMemory>) -> Answer {
+    if let Some(capture) = driver.graphs.captures.active(stream.captured())? {
+        let work = FreeWork::in_graph(driver, capture.graph.handle, memory.address)?;
+        return submit(driver, stream, NodeKind::MemFree(work));
     }
-    if !free.memory.is_live() {
+    if !driver.graph_memory.is_live(&memory) {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
-    driver.engine.enqueue(stream.id, free.memory.unmap_op())?;
-    free.memory.set_live(false);
-    Ok(())
+    driver.engine.enqueue(stream.id, memory.unmap_op())?;
+    driver.graph_memory.free(&memory)
 }
 
 /// Frees memory at its turn in a stream.
@@ -190,9 +191,10 @@ unsafe fn allocate(
     if dptr.is_null() || pool.is_imported() {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
-    if driver.is_capturing(&stream) {
+    if let Some(capture) = driver.graphs.captures.active(stream.captured())? {
         let size = size_bytes as u64;
-        let allocation = GraphAllocation::reserve(driver, context.id, pool.device(), size)?;
+        let site = Site { graph: capture.graph.handle, after: &capture.tips(stream.captured()) };
+        let allocation = GraphAllocation::reserve(driver, context.id, site, pool.device(), size)?;
         let address = allocation.memory.address;
         submit(driver, &stream, NodeKind::MemAlloc(allocation))?;
         // SAFETY: by the caller's promise.

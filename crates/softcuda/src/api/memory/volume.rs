@@ -251,6 +251,6 @@ pub(crate) fn check(driver: &Driver, mut copy: Copy) -> Answer<(Copy, [bool; 2])
     }
     // Memory of a graph is there only while the graph runs.
     let is_fine = copy.is_accessible(&driver.space)
-        || [copy.from, copy.to].iter().any(|end| driver.graph_memory_at(end.address).is_some());
+        || [copy.from, copy.to].iter().any(|end| driver.graph_memory.covers(end.address));
     if is_fine { Ok((copy, is_pageable)) } else { Err(CUresult::ERROR_INVALID_VALUE) }
 }

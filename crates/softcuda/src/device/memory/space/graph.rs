@@ -1,37 +1,44 @@
 //! Memory of graph allocation nodes: addresses are reserved with the node, memory is mapped there
 //! in stream order.
 
+use std::ops::Range;
 use std::sync::Arc;
 
-use super::super::Physical;
+use super::super::{GRANULARITY_BYTES, Physical, round_up};
 use super::{AddressSpace, Allocation, AllocationKind, Mapping};
 use crate::device::error::{DeviceError, Result};
 use crate::device::memory::os;
 use crate::device::memory::ranges::{Precision, Reach};
 
 impl AddressSpace {
-    /// Maps all of `physical` at reserved addresses as an allocation of `size_bytes`, accessible at
-    /// once.
+    /// Maps a part of `physical`, from an offset on, at reserved addresses as an allocation that is
+    /// accessible at once. No other mapping may be in its pages of the device.
     pub(crate) fn map_graph(
         &self,
-        base: u64,
-        size_bytes: u64,
+        range: Range<u64>,
         physical: Arc<Physical>,
+        offset: u64,
         context: u64,
     ) -> Result<()> {
+        let (base, size_bytes) = (range.start, range.end - range.start);
+        let mapped_bytes =
+            round_up(size_bytes, GRANULARITY_BYTES).ok_or(DeviceError::WrongState)?;
+        let end = base + mapped_bytes;
         let mut inner = self.lock();
-        let mapped_bytes = physical.size_bytes();
-        let is_reserved = inner.reservations.get(&base).is_some_and(|size| *size >= mapped_bytes);
-        if !is_reserved || inner.mappings.contains_key(&base) {
+        let reserved = inner.reservations.range(..=base).next_back();
+        let is_reserved = reserved.is_some_and(|(start, size)| end <= start + size);
+        let before = inner.mappings.range(..end).next_back();
+        let is_mapped = before.is_some_and(|(start, mapping)| start + mapping.size_bytes > base);
+        if !is_reserved || is_mapped || offset + mapped_bytes > physical.size_bytes() {
             return Err(DeviceError::WrongState);
         }
-        os::map_at(base, mapped_bytes, &*physical, 0)?;
+        os::map_at(base, mapped_bytes, &*physical, offset)?;
         let device = physical.device().unwrap_or(0);
         let mapping = Mapping { size_bytes: mapped_bytes, physical, devices: 0 };
         inner.mappings.insert(base, mapping);
         let exact = self.accessible.precision() == Precision::Exact;
-        let range = base..base + if exact { size_bytes } else { mapped_bytes };
-        self.accessible.add_for(range, Reach::Of(device, 0));
+        let touched = if exact { range } else { base..end };
+        self.accessible.add_for(touched, Reach::Of(device, 0));
         let (kind, buffer_id) = (AllocationKind::Graph, self.buffer_id());
         inner
             .allocations

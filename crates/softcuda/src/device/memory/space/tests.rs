@@ -78,3 +78,32 @@ fn exact_precision_finds_the_byte_behind_an_allocation() {
     assert_eq!(space.accessible().enter().find(a), Some(a..a + 1000));
     assert_eq!(space.accessible().enter().find(a + 1000), None);
 }
+
+#[test]
+fn graphs_map_parts_of_a_block_one_after_the_other() {
+    const MIB: u64 = 1 << 20;
+    let (space, account) = space();
+    let physical = Arc::new(Physical::on_device(0, &account, 6 * MIB).expect("allocates"));
+    let block = space.reserve(6 * MIB, 0, 0).expect("reserves");
+    let map = |from: u64, end: u64| {
+        let range = block + from * MIB..block + end * MIB;
+        space.map_graph(range, physical.clone(), from * MIB, 1)
+    };
+    map(0, 5).expect("maps");
+    assert_eq!(map(0, 1), Err(DeviceError::WrongState), "is mapped");
+    assert_eq!(map(4, 6), Err(DeviceError::WrongState), "a part of it is mapped");
+    // SAFETY: mapped and accessible.
+    unsafe { *((block + 4 * MIB) as *mut u32) = 77 };
+    space.unmap_graph(block).expect("unmaps");
+    map(0, 1).expect("maps");
+    map(4, 6).expect("maps");
+    assert_eq!(map(2, 8), Err(DeviceError::WrongState), "longer than the block");
+    let found = space.allocation_at(block + 5 * MIB).expect("is known");
+    assert_eq!((found.base, found.size_bytes), (block + 4 * MIB, 2 * MIB));
+    // SAFETY: mapped and accessible.
+    assert_eq!(unsafe { *((block + 4 * MIB) as *const u32) }, 77, "the same memory");
+    for base in [block, block + 4 * MIB] {
+        space.unmap_graph(base).expect("unmaps");
+    }
+    space.unreserve(block, 6 * MIB).expect("frees the reservation");
+}

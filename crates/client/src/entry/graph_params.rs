@@ -1,22 +1,28 @@
-//! Node parameters in C's structures: read into [`NodeKind`]s, and written from them.
+//! Parameters of graph nodes in C's structures: read into [`NodeKind`]s, and written from them.
 
-use super::kinds::{BatchWork, CopyWork, KernelWork, MemsetWork, NodeKind};
+use super::memory::copy_shapes::copied_volume;
+use super::stream_values::batch_node;
 use crate::client::Client;
-use crate::code::launch::{Arguments, Configuration, prepare};
+use crate::code::configuration::Configuration;
+use crate::code::launch::{Arguments, prepare};
 use crate::context::Context;
-use crate::copy::{End, Extent};
-use crate::entry::{batch_node, copied_volume};
-use crate::memory::{Pattern, Rows, check_fill};
-use crate::session::Result;
+use crate::copy::copy_work;
+use crate::copy::shape::End;
+use crate::graph::kinds::{BatchWork, CopyWork, KernelWork, MemsetWork, NodeKind};
+use crate::memory::fill::check_fill;
+use crate::memory::pattern::{Pattern, Rows};
+use crate::result::Result;
+use crate::stream::event::Event;
 use crate::stream::events;
 use crate::thread::current;
 use cuda_abi::graph::params::{Asked, Told, read_any};
+use cuda_abi::graph::reuse::Site;
 use cuda_abi::graph::user_object::HostWork;
 use cuda_abi::types::{
     CUDA_BATCH_MEM_OP_NODE_PARAMS, CUDA_HOST_NODE_PARAMS, CUDA_KERNEL_NODE_PARAMS,
     CUDA_KERNEL_NODE_PARAMS_v1, CUDA_MEMCPY3D, CUDA_MEMSET_NODE_PARAMS, CUcontext, CUdeviceptr,
-    CUevent, CUfunction, CUgraph, CUgraphNodeParams, CUkernel, CUmemAllocationHandleType,
-    CUmemPoolProps, CUmemorytype, CUresult, CUstream,
+    CUevent, CUfunction, CUgraphNodeParams, CUkernel, CUmemAllocationHandleType, CUmemPoolProps,
+    CUmemorytype, CUresult, CUstream,
 };
 use std::sync::Arc;
 
@@ -98,13 +104,6 @@ pub(crate) fn memcpy(client: &Client, asked: &CUDA_MEMCPY3D, ctx: CUcontext) -> 
     copy_work(client, to, from, extent).map(NodeKind::Memcpy)
 }
 
-/// A copy between checked ends.
-pub(crate) fn copy_work(client: &Client, to: End, from: End, extent: Extent) -> Result<CopyWork> {
-    let reaches = crate::copy::reaches(client, to, from, extent)?;
-    let is_host = [reaches[0].is_host(), reaches[1].is_host()];
-    Ok(CopyWork { to, from, extent: extent.joined(to, from), asked: extent, is_host })
-}
-
 /// A copy node's parameters.
 pub(crate) fn memcpy_parameters(work: &CopyWork) -> CUDA_MEMCPY3D {
     let CopyWork { to, from, asked: extent, is_host, .. } = *work;
@@ -181,7 +180,7 @@ pub(crate) fn event_wait(client: &Client, event: CUevent) -> Result<NodeKind> {
     named_event(client, event).map(NodeKind::EventWait)
 }
 
-fn named_event(client: &Client, event: CUevent) -> Result<Arc<events::Event>> {
+fn named_event(client: &Client, event: CUevent) -> Result<Arc<Event>> {
     events::get(client, event).map_err(|_| CUresult::ERROR_INVALID_VALUE)
 }
 
@@ -189,6 +188,7 @@ fn named_event(client: &Client, event: CUevent) -> Result<Arc<events::Event>> {
 /// context, and the memory's address. Memory that other processes see is absent (801).
 pub(crate) fn allocation(
     client: &Client,
+    site: Site<'_>,
     pool: &CUmemPoolProps,
     size_bytes: usize,
 ) -> Result<(NodeKind, CUdeviceptr)> {
@@ -204,7 +204,7 @@ pub(crate) fn allocation(
     if size_bytes == 0 {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
-    let memory = client.graphs.memory.allocate(client, &context, size_bytes as u64)?;
+    let memory = client.graphs.memory.allocate(client, &context, site, size_bytes as u64)?;
     let address = memory.address;
     Ok((NodeKind::MemAlloc(memory), address))
 }
@@ -225,11 +225,12 @@ pub(crate) fn batch_parameters(work: &BatchWork) -> CUDA_BATCH_MEM_OP_NODE_PARAM
 /// The pointers of the member that the type selects are as its own function demands.
 pub(crate) unsafe fn any(
     client: &Client,
-    graph: CUgraph,
+    site: Site<'_>,
     asked: &CUgraphNodeParams,
     before: Option<&NodeKind>,
 ) -> Result<(NodeKind, Told)> {
     let registry = &client.graphs.registry;
+    let graph = site.graph;
     let kind = match read_any(asked)? {
         // SAFETY: by the caller's promise.
         Asked::Kernel(asked) => unsafe { kernel(client, &asked, before)? },
@@ -241,7 +242,7 @@ pub(crate) unsafe fn any(
         Asked::EventWait(event) => event_wait(client, event)?,
         Asked::EventRecord(event) => event_record(client, event)?,
         Asked::MemAlloc(pool, size_bytes) => {
-            let (kind, address) = allocation(client, &pool, size_bytes)?;
+            let (kind, address) = allocation(client, site, &pool, size_bytes)?;
             return Ok((kind, Told::Address(address)));
         }
         Asked::MemFree(address) => {
