@@ -66,6 +66,25 @@ fn a_fault_is_told_with_its_client_kernel_and_launch() -> Result<()> {
     daemon.sandbox().wait_for_log(&line)
 }
 
+#[test]
+fn who_has_copied_what_a_blocking_stream_made_has_nothing_in_flight() -> Result<()> {
+    // Without quarantine each fault is among others.
+    let daemon = Daemon::start_with(Sandbox::new()?, &[("OPENMPS_QUARANTINE", "0")])?;
+    let mut idle = daemon.puppet()?;
+    idle.must("open")?;
+    idle.must("keep copied")?;
+    for _ in 0..16 {
+        let mut culprit = daemon.puppet()?;
+        culprit.must("open")?;
+        culprit.must("keep poke")?;
+        idle.must("copied")?;
+        // At once, so that the server's thread has not looked at what has ended.
+        culprit.expect("poke kept 16", "error 700")?;
+        idle.must("copied").with_context(|| daemon.sandbox().last_log_lines())?;
+    }
+    idle.dismiss()
+}
+
 /// What each kind of fault gives the one who made it: CUDA's own error, by the software GPU.
 const KINDS: [(&str, u32); 6] = [
     ("address", 700),

@@ -143,9 +143,21 @@ impl Context {
     /// The driver's.
     pub fn stream(&self) -> Result<Stream, Error> {
         const NON_BLOCKING: c_uint = 1;
+        self.stream_of(NON_BLOCKING)
+    }
+
+    /// Makes a stream that the default stream waits for, and that waits for it.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn blocking_stream(&self) -> Result<Stream, Error> {
+        self.stream_of(0)
+    }
+
+    fn stream_of(&self, flags: c_uint) -> Result<Stream, Error> {
         let mut handle = ptr::null_mut();
         // SAFETY: the pointer is valid for the call.
-        let code = unsafe { (self.api().stream_create)(&raw mut handle, NON_BLOCKING) };
+        let code = unsafe { (self.api().stream_create)(&raw mut handle, flags) };
         self.api().check("cuStreamCreate", code)?;
         Ok(Stream { context: self.clone(), handle })
     }

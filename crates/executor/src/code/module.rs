@@ -184,19 +184,11 @@ impl Modules {
     }
 }
 
-/// What work may change variables.
+/// What kernels may change variables.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Touch {
-    /// A kernel: those of its own module, and those whose addresses the client has.
+    /// One: those of its own module, and those whose addresses the client has.
     Function(u32),
-    /// What writes so many bytes to memory at an address that the client names: those that lie
-    /// there.
-    Written {
-        /// As the client was told.
-        address: u64,
-        /// From there on.
-        size_bytes: u64,
-    },
-    /// A graph: all.
+    /// Those of a graph: all.
     All,
 }

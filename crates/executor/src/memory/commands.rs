@@ -1,7 +1,6 @@
 //! What clients ask of their memory.
 
 use super::*;
-use crate::code::module::Touch;
 use crate::session::state::State;
 use executor_link::messages::{FromExecutor, Placement};
 use link::wire::command::{Grow, GrowReply, MemoryInfoReply, Release, StreamWriteValue};
@@ -171,10 +170,10 @@ impl State {
     pub(crate) fn stream_write_value(&mut self, wanted: StreamWriteValue) -> Result<(), Failure> {
         let StreamWriteValue { stream, value_bytes, address, value, flags, .. } = wanted;
         let size_bytes = u64::from(value_bytes);
-        let written = Touch::Written { address, size_bytes };
+        let written = address;
         let address = self.reach(address, size_bytes)?;
         let stream = self.stream_for_work(stream)?;
-        self.touch_variables(written);
+        self.touch_written(written, size_bytes);
         let driver = self.driver();
         // SAFETY: a live stream of this session and an address of its client.
         self.check(unsafe {

@@ -6,7 +6,8 @@ use crate::code::module::Touch;
 use crate::testbed::{Bed, CODE_WITH_VARIABLE, Client, Work, load_of, observe_words, set_work};
 use link::call::CallSlots;
 use link::wire::command::{
-    Copy, Fill, Launch, NO_CALL, Opcode, Signal, StreamCreate, StreamSynchronize, StreamWriteValue,
+    Copy, EventCreate, EventRecord, Fill, Launch, NO_CALL, Opcode, Signal, StreamCreate,
+    StreamSynchronize, StreamWriteValue,
 };
 use std::cell::Cell;
 use std::rc::Rc;
@@ -17,10 +18,12 @@ use zerocopy::IntoBytes;
 const DEFAULT: u32 = 0;
 const BLOCKING: u32 = 1;
 const OTHER: u32 = 2;
+const EVENT: u32 = 1;
 
-/// A client with two blocking streams.
+/// A client with two blocking streams and an event.
 fn client(bed: &Bed) -> Client {
     let mut client = bed.open();
+    client.post(Opcode::EventCreate, EventCreate { event: EVENT, flags: 0 }.as_bytes());
     for stream in [BLOCKING, OTHER] {
         client.post(Opcode::StreamCreate, StreamCreate { stream, ..Default::default() }.as_bytes());
     }
@@ -41,6 +44,11 @@ fn copy(client: &mut Client, stream: u32) {
 
 fn signal(client: &mut Client, stream: u32, value: u64) {
     client.post(Opcode::Signal, Signal { stream, value, reserved: 0 }.as_bytes());
+}
+
+/// Posts a record of the event, which says that it is reached as a signal does.
+fn record(client: &mut Client, stream: u32, value: u64) {
+    client.post(Opcode::EventRecord, EventRecord { event: EVENT, stream, value }.as_bytes());
 }
 
 /// Whether it had work in flight, for whoever takes over, when the last signal was seen.
@@ -99,6 +107,11 @@ fn who_has_waited_for_the_default_stream_has_waited_for_its_blocking_ones() {
         signal(client, DEFAULT, 7);
     });
     assert_eq!(signalled, Some(false), "by nothing else");
+    let recorded = flies_when_seen(|client| {
+        launch(client, BLOCKING);
+        record(client, DEFAULT, 1);
+    });
+    assert_eq!(recorded, Some(false), "by an event");
     let later = flies_when_seen(|client| {
         launch(client, BLOCKING);
         copy(client, DEFAULT);
@@ -145,25 +158,29 @@ fn who_has_waited_for_a_blocking_stream_has_waited_for_what_the_default_one_had_
 
 #[test]
 fn who_has_waited_behind_a_value_has_nothing_in_flight() {
-    let word: &'static AtomicU64 = Box::leak(Box::default());
-    let address = word.as_ptr().expose_provenance() as u64;
-    let bed = Bed::new();
-    let mut client = client(&bed);
-    let memory = &mut client.session.state().memory;
-    assert!(memory.addressable.insert(address, 8) && memory.readable.insert(address, 8));
-    let seen = when_seen(&mut client);
-    let wait =
-        StreamWriteValue { value_bytes: 8, address, value: 1, flags: 1, ..Default::default() };
-    client.post(Opcode::StreamWaitValue, wait.as_bytes());
-    launch(&mut client, DEFAULT);
-    signal(&mut client, DEFAULT, 1);
-    assert_eq!(client.serve(), Step::Nothing);
-    let state = client.session.state();
-    assert!(state.standing.in_flight(|slot| state.handle.words.completed(slot)), "it is held");
-    assert_eq!(seen.get(), None);
-    word.store(1, Ordering::Relaxed);
-    assert_eq!(client.serve(), Step::Nothing);
-    assert_eq!(seen.get(), Some(false));
+    for ends in [signal, record] {
+        let word: &'static AtomicU64 = Box::leak(Box::default());
+        let address = word.as_ptr().expose_provenance() as u64;
+        let bed = Bed::new();
+        let mut client = client(&bed);
+        let memory = &mut client.session.state().memory;
+        assert!(memory.addressable.insert(address, 8) && memory.readable.insert(address, 8));
+        let seen = when_seen(&mut client);
+        let wait =
+            StreamWriteValue { value_bytes: 8, address, value: 1, flags: 1, ..Default::default() };
+        client.post(Opcode::StreamWaitValue, wait.as_bytes());
+        launch(&mut client, DEFAULT);
+        ends(&mut client, DEFAULT, 1);
+        assert_eq!(client.serve(), Step::Nothing);
+        let state = client.session.state();
+        assert!(state.standing.in_flight(|slot| state.handle.words.completed(slot)), "it is held");
+        assert_eq!(seen.get(), None);
+        word.store(1, Ordering::Relaxed);
+        assert_eq!(client.serve(), Step::Nothing);
+        assert_eq!(seen.get(), Some(false));
+        let state = client.session.state();
+        assert!(!state.standing.in_flight(|slot| state.handle.words.completed(slot)));
+    }
 }
 
 #[test]

@@ -3,7 +3,6 @@
 //! only pass the gate.
 
 use super::submitted::Submission;
-use crate::code::module::Touch;
 use crate::session::failure::Failure;
 use crate::session::state::State;
 use cuda_abi::types::{CUresult, CUstream};
@@ -75,7 +74,7 @@ impl State {
         copied_bytes: u64,
         call: impl FnOnce(Driver) -> CUresult,
     ) -> Result<(), Failure> {
-        self.touch_variables(Touch::Written { address, size_bytes });
+        self.touch_written(address, size_bytes);
         let _pass = self.enter(slot);
         self.check(call(self.driver()))?;
         self.counters().count_copy(copied_bytes);

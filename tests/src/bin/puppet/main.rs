@@ -18,6 +18,8 @@
 //! | `keep hold` | loads the code of `hold`, of which the next ones load none then | `ok` |
 //! | `keep poke` | gets the kernel of `poke` | `ok` |
 //! | `poke kept ADDRESS` | `poke` with that | `ok` if that went well |
+//! | `keep copied` | makes what the next one needs | `ok` |
+//! | `copied` | a kernel on a blocking stream, and a synchronous copy, which waits for it | `ok`, or `wrong` |
 //! | `counted CALL` | one call [`COUNTED_ROUNDS`](openmps_tests::puppet::COUNTED_ROUNDS) times: see [`counted`] | the fewest instructions of the client library that one took |
 //! | `bad NAME [ADDRESS]` | one call that CUDA refuses: see [`bad`] | |
 //!
@@ -68,6 +70,7 @@ struct State {
     kept: Vec<DeviceBuffer<u8>>,
     context: Option<Context>,
     poke: Option<Function<'static>>,
+    copied: Option<work::Copied>,
     holding: Option<meet::Holding<'static>>,
 }
 
@@ -121,6 +124,11 @@ impl State {
             ["poke", "kept", address] => {
                 let poke = self.poke.as_ref().context("the order `keep poke` comes first")?;
                 work::write_by(poke, self.context()?, address.parse()?)?;
+            }
+            ["keep", "copied"] => self.copied = Some(work::Copied::of(self.context()?)?),
+            ["copied"] => {
+                let copied = self.copied.as_mut().context("`keep copied` comes first")?;
+                return Ok(if copied.again()? { "ok" } else { "wrong" }.to_owned());
             }
             ["poke", address] => work::write_to(self.context()?, address.parse()?)?,
             ["counted", call] => return Ok(counted::call(self.context()?, call)?.to_string()),

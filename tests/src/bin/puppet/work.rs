@@ -1,7 +1,7 @@
 //! Kernels with results that the CPU knows.
 
 use anyhow::Result;
-use cuda_driver::{Context, DeviceBuffer, Function, LaunchShape};
+use cuda_driver::{Context, DeviceBuffer, Function, LaunchShape, Stream};
 
 const COUNT: u32 = 4096;
 const BLOCK: u32 = 128;
@@ -61,6 +61,35 @@ pub(crate) fn work(context: &Context, kernels: u32) -> Result<bool> {
         }
     }
     Ok(memory.read()? == values)
+}
+
+/// What a kernel on a stream of its own needs, whose results a synchronous copy waits for.
+pub(crate) struct Copied {
+    step: Function<'static>,
+    stream: Stream,
+    values: DeviceBuffer<u32>,
+    launches: u32,
+}
+
+impl Copied {
+    /// Its code stays until the process ends.
+    pub(crate) fn of(context: &Context) -> Result<Self> {
+        let module = Box::leak(Box::new(context.load_ptx(PTX)?));
+        let values = DeviceBuffer::from_host(context, &vec![0; COUNT as usize])?;
+        let (step, stream) = (module.function("step")?, context.blocking_stream()?);
+        Ok(Self { step, stream, values, launches: 0 })
+    }
+
+    /// Launches `step` once more and copies its results; whether they agree with the CPU's.
+    pub(crate) fn again(&mut self) -> Result<bool> {
+        let shape = LaunchShape::linear(COUNT / BLOCK, BLOCK);
+        // SAFETY: COUNT integers and their number, as the kernel declares them.
+        unsafe { self.step.launch(shape, Some(&self.stream), &[&self.values, &COUNT])? };
+        self.launches += 1;
+        let expected =
+            |i| (0..self.launches).fold(0_u32, |it, _| it.wrapping_mul(3).wrapping_add(i));
+        Ok(self.values.read()?.into_iter().eq((0..COUNT).map(expected)))
+    }
 }
 
 /// Launches a kernel that writes to an address, and waits for it.

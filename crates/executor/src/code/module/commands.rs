@@ -8,48 +8,59 @@ use link::wire::layout::CALL_REPLY_BYTES;
 use std::ffi::{CStr, CString};
 use std::ptr;
 
+impl Module {
+    /// Its variables may change; says whether it has any.
+    fn touch(&mut self) -> bool {
+        let are_any = self.values.are_any();
+        self.values.changed |= are_any;
+        are_any
+    }
+}
+
 impl Modules {
-    /// Marks those whose variables are touched; says whether there are any.
+    /// Kernels may change variables; says whether there are any.
     fn touch(&mut self, touch: Touch) -> bool {
         let mut is_any = false;
-        let mut mark = |module: &mut Module| {
-            let are_any = module.values.are_any();
-            module.values.changed |= are_any;
-            is_any |= are_any;
-        };
         let mut run = |module: &mut Module| {
             module.has_run = true;
-            mark(module);
+            is_any |= module.touch();
         };
         match touch {
             Touch::Function(number) => {
                 let of = self.function(number).ok().map(|it| it.module);
-                of.and_then(|of| self.modules.get_mut(&of)).into_iter().for_each(&mut run);
+                of.and_then(|of| self.modules.get_mut(&of)).into_iter().for_each(run);
             }
             Touch::All => self.modules.values_mut().for_each(&mut run),
-            Touch::Written { .. } => {}
         }
+        self.touch_asked(|variable| variable.kept.is_some()) | is_any
+    }
+
+    /// Those variables may change of which the client has the addresses, where they are such; says
+    /// whether there are any.
+    fn touch_asked(&mut self, are_touched: impl Fn(&AskedFor) -> bool) -> bool {
+        let mut is_any = false;
         for number in &self.asked {
-            let Some(module) = self.modules.get_mut(number) else { continue };
-            let is_touched = module.asked_for.iter().any(|variable| match touch {
-                Touch::Function(_) | Touch::All => variable.kept.is_some(),
-                Touch::Written { address, size_bytes } => variable.is_met_by(address, size_bytes),
-            });
-            if is_touched {
-                mark(module);
-            }
+            let module = self.modules.get_mut(number);
+            let touched = module.filter(|module| module.asked_for.iter().any(&are_touched));
+            is_any |= touched.is_some_and(Module::touch);
         }
         is_any
     }
 }
 
 impl State {
-    /// Before work that may change variables, or arrays through surfaces.
+    /// Before kernels that may change variables, or arrays through surfaces.
     pub(crate) fn touch_variables(&mut self, touch: Touch) {
-        if !matches!(touch, Touch::Written { .. }) {
-            self.touch_surfaces();
-        }
+        self.touch_surfaces();
         if self.modules.have_variables() && self.modules.touch(touch) {
+            self.standing.note_variables(Saved::InPart);
+        }
+    }
+
+    /// Before so many bytes are written from an address on, as the client names it: to variables,
+    /// perhaps.
+    pub(crate) fn touch_written(&mut self, address: u64, size_bytes: u64) {
+        if self.modules.touch_asked(|variable| variable.is_met_by(address, size_bytes)) {
             self.standing.note_variables(Saved::InPart);
         }
     }

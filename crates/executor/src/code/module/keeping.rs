@@ -124,7 +124,7 @@ mod tests {
             let state = client.session.state();
             load(state, code);
             assert_eq!(state.hindrance(), None);
-            state.touch_variables(Touch::Written { address: 0, size_bytes: 8 });
+            state.touch_written(0, 8);
             assert_eq!(state.hindrance(), None, "a copy stores no address of code");
             state.touch_variables(Touch::All);
             assert_eq!(state.hindrance(), Some(Hindrance::Variables));
