@@ -56,7 +56,7 @@ impl State {
     /// Before a function is got: leaves if it is to run elsewhere.
     pub(crate) fn leave_for(&mut self, module: u32, name: &str) -> Result<(), Failure> {
         let Some(code) = self.listed(module, name) else { return Ok(()) };
-        if !self.relocation.is_possible || self.hindrance().is_some() {
+        if !self.relocation.is_possible || self.hindrance_apart().is_some() {
             // Between this command and the next.
             self.handle.mailbox.put(Mail::Quarantine);
             return Ok(());
@@ -81,7 +81,7 @@ impl State {
                 let listed = self.modules.functions();
                 let listed = listed.filter_map(|(module, name)| self.listed(module, name));
                 let Some(code) = listed.last() else { return false };
-                match self.hindrance() {
+                match self.hindrance_apart() {
                     Some(hindrance) => Err(hindrance),
                     None if !self.is_sent_apart(code) => return false,
                     None => self.prepare_to_leave(),

@@ -218,7 +218,12 @@ impl State {
         Err(INVALID)
     }
 
-    /// Why the session cannot leave.
+    /// Why the session cannot go to where others do not look for what it shares.
+    pub(crate) fn hindrance_apart(&self) -> Option<Hindrance> {
+        self.hindrance().or_else(|| self.shares_anything().then_some(Hindrance::Sharing))
+    }
+
+    /// Why the session cannot go to the other context.
     pub(crate) fn hindrance(&self) -> Option<Hindrance> {
         let hindrance = match () {
             () if !self.holding.is_empty() => Hindrance::HeldCommands,

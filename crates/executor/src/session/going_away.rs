@@ -34,14 +34,11 @@ impl Session {
         self.submit_batch()?;
         self.check_context()?;
         let is_late = asked.elapsed() >= RESTS_WITHIN;
-        match self.state.hindrance() {
+        // Handles of what it shares say on which device that is.
+        match self.state.hindrance_apart() {
             Some(hindrance) if hindrance.is_momentary() && !is_late => return Ok(Going::NotNow),
             Some(hindrance) => return Ok(self.stay(&self.state.reason_to_stay(hindrance))),
             None => {}
-        }
-        // Handles say on which device it is.
-        if self.state.shares_anything() {
-            return Ok(self.stay(&StayReason::Hindrance(Hindrance::Sharing)));
         }
         if self.state.partitions.have_resources() {
             return Ok(self.stay(&StayReason::Multiprocessors));
