@@ -119,6 +119,23 @@ fn what_nobody_has_opened_yet_outlives_a_fault() -> Result<()> {
     owner.must("work")
 }
 
+/// Kernels of the other one may go on in the old context, and would write to memory that is
+/// somebody else's by then.
+#[test]
+fn what_is_open_costs_both_sides_at_a_fault() -> Result<()> {
+    let daemon = Daemon::start(Sandbox::new()?)?;
+    let (mut owner, mut borrower, mut alone) = (start(&daemon)?, start(&daemon)?, start(&daemon)?);
+    let handles = owner.ask("lend")?;
+    borrower.must(&format!("borrow {handles}"))?;
+    alone.must("work")?;
+    let mut culprit = daemon.puppet()?;
+    culprit.must("open")?;
+    culprit.expect("fault", "error 700")?;
+    // They end by the first call that fails.
+    ensure!(owner.ask("read").is_err() && borrower.ask("work").is_err());
+    alone.must("work")
+}
+
 /// Nobody has such a thing: it is not looked for again and again.
 #[test]
 fn a_handle_of_what_is_gone_is_refused() -> Result<()> {

@@ -28,6 +28,10 @@ struct Words {
     unsaved: AtomicU32,
     /// So may what is in its arrays.
     unsaved_arrays: AtomicU32,
+    /// Other clients could open something of the session.
+    lends: AtomicU32,
+    /// Things of other clients that it has open.
+    borrowed: AtomicU32,
     /// One of [`SERVES`], [`ASKED`] and [`AT_REST`].
     rest: AtomicU32,
     streams: AtomicU32,
@@ -222,6 +226,26 @@ impl Standing {
         [unsaved, unsaved_arrays].iter().any(|word| word.load(Ordering::Relaxed) != 0)
     }
 
+    /// From now on other clients can open something of the session.
+    pub fn note_lent(&self) {
+        self.words().lends.store(1, Ordering::Relaxed);
+    }
+
+    /// Whether they could.
+    pub fn has_lent(&self) -> bool {
+        self.words().lends.load(Ordering::Relaxed) != 0
+    }
+
+    /// So many things of other clients are open.
+    pub fn note_borrowed(&self, things: usize) {
+        self.words().borrowed.store(things.min(u32::MAX as usize) as u32, Ordering::Relaxed);
+    }
+
+    /// Whether any is.
+    pub fn has_borrowed(&self) -> bool {
+        self.words().borrowed.load(Ordering::Relaxed) != 0
+    }
+
     /// So many commands wait for values.
     #[inline]
     pub fn note_held(&self, commands: usize) {
@@ -327,6 +351,17 @@ mod tests {
         standing.note_held(1);
         standing.note_rest();
         assert!(!standing.in_flight(|_| 0) && standing.is_at_rest());
+    }
+
+    #[test]
+    fn what_is_shared_is_noted() {
+        let standing = standing();
+        assert!(!standing.has_lent() && !standing.has_borrowed());
+        standing.note_lent();
+        standing.note_borrowed(2);
+        assert!(standing.has_lent() && standing.has_borrowed());
+        standing.note_borrowed(0);
+        assert!(standing.has_lent() && !standing.has_borrowed());
     }
 
     #[test]

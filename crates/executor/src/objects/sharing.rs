@@ -99,6 +99,7 @@ impl State {
         }
         let token = exports.share(Memory { owner, address, size_bytes }, fresh.words);
         drop(exports);
+        self.standing.note_lent();
         self.answer(&WireToken { words: token })
     }
 
@@ -120,6 +121,7 @@ impl State {
             return Err(INVALID);
         }
         self.sharing.opened.entry(token).or_insert((0, memory)).0 += 1;
+        self.note_borrowed();
         let Memory { address, size_bytes, .. } = memory;
         self.answer(&OpenMemoryReply { address, size_bytes })
     }
@@ -132,6 +134,7 @@ impl State {
             let Memory { address, size_bytes, .. } = *memory;
             self.memory.addressable.remove(address, size_bytes);
             self.sharing.opened.remove(&token);
+            self.note_borrowed();
         }
         self.shared_memory().close(token);
         Ok(())
@@ -176,6 +179,10 @@ impl State {
         self.shared_memory().overlaps(self.handle.id, address, size_bytes)
     }
 
+    fn note_borrowed(&self) {
+        self.standing.note_borrowed(self.sharing.opened.len() + self.sharing.borrowed.len());
+    }
+
     /// Whether a grant must stay mapped because others use memory in it; what nobody uses is no
     /// longer shared.
     pub(crate) fn must_stay(&self, address: u64, size_bytes: u64) -> bool {
@@ -212,6 +219,7 @@ impl State {
         events.insert(token, Arc::downgrade(&event));
         drop(events);
         self.sharing.events.insert(wanted.event, event);
+        self.standing.note_lent();
         self.answer(&WireToken { words: token })
     }
 
@@ -226,6 +234,7 @@ impl State {
         self.events.insert(number, Arc::new(event.event));
         self.sharing.events.insert(number, event);
         self.sharing.borrowed.insert(number);
+        self.note_borrowed();
         Ok(())
     }
 
@@ -247,7 +256,9 @@ impl State {
     /// Gives a shared event up. `true` when others still have it, so that it must not be destroyed.
     pub(crate) fn others_have(&mut self, number: u32) -> bool {
         let Some(event) = self.sharing.events.remove(&number) else { return false };
-        self.sharing.borrowed.remove(&number);
+        if self.sharing.borrowed.remove(&number) {
+            self.note_borrowed();
+        }
         // Opening upgrades under the lock, so that of two who give it up one is the last.
         let _lock = self.shared_events();
         Arc::into_inner(event).is_none()

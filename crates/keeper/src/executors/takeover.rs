@@ -14,7 +14,7 @@ use crate::clients::control_group;
 use crate::devices::ComputeMode;
 use crate::executors::place::{Place, Side, Stage};
 use crate::faults::blaming::Incident;
-use crate::sessions::session::Service;
+use crate::sessions::session::{Service, Session};
 use cuda_abi::types::CUresult;
 use executor_link::log::{log_fault, log_server};
 use executor_link::messages::{FromExecutor, Heirloom, OpenSession, Origin, ToExecutor};
@@ -161,6 +161,10 @@ impl Keeper {
 
     /// How those stand that are served there.
     fn stands(&self, place: Place) -> Vec<Stand> {
+        let mut here = self.sessions.values().filter(|session| session.place() == place);
+        let are_any_open = here.any(|session| session.standing.has_borrowed());
+        // Kernels of who has it open may go on for a while.
+        let is_open = |session: &Session| are_any_open && session.standing.has_lent();
         let stand = |id: u64| {
             let session = self.sessions.get(&id)?;
             let served = session.service == Service::Serving && session.files.error() == 0;
@@ -169,6 +173,8 @@ impl Keeper {
                 in_flight: session.has_work(),
                 in_call: session.standing.in_hand().is_some_and(is_dangerous),
                 unsaved: session.standing.has_unsaved()
+                    || session.standing.has_borrowed()
+                    || is_open(session)
                     || self.residencies[session.device].moved_out_bytes(id) > 0,
                 repeatable: session.files.is_repeatable(&session.standing),
             })
