@@ -1,17 +1,17 @@
 //! The client runtime: the `libcuda.so.1` that a CUDA program loads.
 //!
 //! Exported functions (`exports`, written by `cuda_abi::build` from `functions.tsv`) jump through
-//! one table. `cuInit` makes the one [`choice`](attach::choice): attached to an OpenMPS server, or native, where
-//! the table is filled with the functions of the native driver.
+//! one table. `cuInit` makes the one [`choice`](attach::choice): attached to an OpenMPS server, or
+//! native, where the table is filled with the functions of the native driver.
 //!
-//! Attached, an API function ([`entry`]) finds the thread's context ([`current`](thread::current)) and that
-//! context's [`backend`](context::backend): the [`session`] with the device's executor, and this process's share of
-//! memory on both sides. Handles are tokens ([`handles`]); nothing that a program passes as a
-//! handle is ever followed.
+//! Attached, an API function ([`entry`]) finds the thread's context
+//! ([`current`](thread::current)) and that context's [`backend`](context::backend): the
+//! [`session`] with the device's executor, and this process's share of memory on both sides.
+//! Handles are tokens ([`handles`]); nothing that a program passes as a handle is ever followed.
 //!
 //! Host functions of streams run on a thread of this process; work that follows one in its stream
-//! is posted when it has returned ([`gates`](stream::gates)), so that posting may wait. Streams that wait for a
-//! value in memory are held by the executor, in software.
+//! is posted when it has returned ([`gates`](stream::gates)), so that posting may wait. Streams
+//! that wait for a value in memory are held by the executor, in software.
 
 mod attach;
 mod client;

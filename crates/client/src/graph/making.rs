@@ -1,4 +1,4 @@
-//! Making executable graphs, making them anew, ending them.
+//! Making executable graphs, making them again, ending them.
 
 use super::bodies::Bodies;
 use super::executable::{Executable, NOT_MADE, State, can_be_disabled};

@@ -345,8 +345,7 @@ impl AddressSpace {
         Ok(base)
     }
 
-    /// Frees an allocation of [`Self::allocate`], [`Self::allocate_host`] or
-    /// [`Self::allocate_managed`].
+    /// Frees an allocation of [`Self::allocate`], [`Self::allocate_host`] or one of managed memory.
     pub(crate) fn free(
         &self,
         base: u64,
