@@ -90,6 +90,26 @@ static void host_memory(void) {
     CALL(cuMemFreeHost, mapped);
 }
 
+/* Of sizes that go different ways, again and again, more than one of them at a time. */
+static void host_memory_again(void) {
+    static const size_t sizes[] = {4096, 200 << 10, 1 << 20, 9 << 20, 40 << 20};
+    enum { SIZES = sizeof sizes / sizeof sizes[0] };
+    void *held[SIZES];
+    for (int round = 0; round < 3; ++round) {
+        for (int i = 0; i < SIZES; ++i) {
+            CALL(cuMemAllocHost_v2, &held[i], sizes[i]);
+            CALL(cuMemsetD32_v2, (CUdeviceptr)(uintptr_t)held[i], i + 7 * round, sizes[i] / 4);
+        }
+        CALL(cuCtxSynchronize);
+        for (int i = 0; i < SIZES; ++i) {
+            volatile uint32_t *words = held[i];
+            REQUIRE(words[0] == (uint32_t)(i + 7 * round) && words[sizes[i] / 4 - 1] == words[0]);
+            CALL(cuMemFreeHost, held[i]);
+            REFUSED(CUDA_ERROR_INVALID_VALUE, FUNCTION(cuMemFreeHost, "")(held[i]));
+        }
+    }
+}
+
 static uint64_t managed_memory(CUstream stream) {
     CUdeviceptr memory;
     CUmemLocation device = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0};
@@ -161,6 +181,7 @@ int main(void) {
     CALL(cuStreamCreate, &stream, CU_STREAM_NON_BLOCKING);
     device_memory();
     host_memory();
+    host_memory_again();
     without_context();
     checksum = mix(checksum, managed_memory(stream));
     checksum = mix(checksum, batch(stream));

@@ -217,10 +217,11 @@ impl HostHeap {
         size_bytes: u64,
     ) -> Result {
         let whole_bytes = self.pages.whole(size_bytes).ok_or(CUresult::ERROR_INVALID_VALUE)?;
-        match self.lock().kept.put(Range { address, size_bytes: whole_bytes }) {
-            true => Ok(()),
-            false => self.destroy_region(session, context, address, size_bytes),
+        let is_kept = self.lock().kept.put(Range { address, size_bytes: whole_bytes });
+        if is_kept {
+            return Ok(());
         }
+        self.destroy_region(session, context, address, size_bytes)
     }
 
     /// Gives a small piece back that no work uses any more; says whether it was one.
