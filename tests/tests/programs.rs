@@ -81,7 +81,7 @@ const KERNELS: &[(&str, u64)] = &[
     ("occupancy", 0),
     ("arrays", 0),
     ("batch_copies", 0),
-    ("textures", 9),
+    ("textures", 10),
     ("stream_values", 7),
     ("array_descriptors", 0),
     ("tensor_maps", 5),

@@ -102,10 +102,16 @@ impl Memories {
 
     /// Where the allocation begins that an address of an area lies in, and its size: the area's,
     /// but for memory of graphs, which is there while it is live.
+    #[inline]
     pub(crate) fn allocated(&self, area: &Area, address: u64) -> Option<(u64, u64)> {
-        if !matches!(area.kind, Kind::Graph) {
-            return Some((area.base, area.size_bytes));
+        match area.kind {
+            Kind::Graph => self.live_around(address),
+            _ => Some((area.base, area.size_bytes)),
         }
+    }
+
+    #[cold]
+    fn live_around(&self, address: u64) -> Option<(u64, u64)> {
         let range = self.lock().blocks.live_around(address)?;
         Some((range.start, range.end - range.start))
     }

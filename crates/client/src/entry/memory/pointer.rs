@@ -52,14 +52,22 @@ unsafe fn put_known(
     let moves = attribute == CUpointer_attribute::DEVICE_POINTER;
     let found = client.memory.look(address, |area| match area {
         Some(Area { kind: Kind::Registered { .. }, .. }) if moves => None,
-        Some(area) => Some(of_area(client, area, address, attribute).map(|value| {
-            // SAFETY: the caller's promise.
-            unsafe { value.write(data) };
-        })),
+        Some(Area { kind: Kind::Graph, .. }) => None,
+        // SAFETY: the caller's promise.
+        Some(area) => {
+            Some(of_allocation(area, address, attribute).map(|v| unsafe { v.write(data) }))
+        }
         None => Some(Err(CUresult::ERROR_INVALID_VALUE)),
     });
     if let Some(written) = found {
         return written;
+    }
+    if let Some(area) = client.memory.find(address).filter(|area| matches!(area.kind, Kind::Graph))
+    {
+        let value = of_graph_memory(client, &area, address, attribute)?;
+        // SAFETY: the caller's promise.
+        unsafe { value.write(data) };
+        return Ok(());
     }
     // Asked of registered memory, the pages are moved to where the device reaches them.
     let moved = crate::memory::device_address(client, address)?;
@@ -74,9 +82,30 @@ fn of_area(
     address: u64,
     attribute: CUpointer_attribute,
 ) -> Result<Value> {
-    use CUpointer_attribute as A;
+    match area.kind {
+        Kind::Graph => of_graph_memory(client, area, address, attribute),
+        _ => of_allocation(area, address, attribute),
+    }
+}
+
+/// Memory of graphs is there while it is live.
+fn of_graph_memory(
+    client: &Client,
+    area: &Area,
+    address: u64,
+    attribute: CUpointer_attribute,
+) -> Result<Value> {
     let allocated = client.graphs.memory.allocated(area, address);
     let (start, size_bytes) = allocated.ok_or(CUresult::ERROR_INVALID_VALUE)?;
+    match attribute {
+        CUpointer_attribute::RANGE_START_ADDR => Ok(Value::Word(start)),
+        CUpointer_attribute::RANGE_SIZE => Ok(Value::Word(size_bytes)),
+        _ => of_allocation(area, address, attribute),
+    }
+}
+
+fn of_allocation(area: &Area, address: u64, attribute: CUpointer_attribute) -> Result<Value> {
+    use CUpointer_attribute as A;
     Ok(match attribute {
         A::CONTEXT => Value::Word(area.context as u64),
         A::MEMORY_TYPE => Value::Int(memory_type(area).0),
@@ -92,9 +121,8 @@ fn of_area(
         A::DEVICE_ORDINAL => Value::Int(area.device.cast_unsigned()),
         A::IS_LEGACY_CUDA_IPC_CAPABLE => Value::Bool(matches!(area.kind, Kind::Device)),
         A::IS_GPU_DIRECT_RDMA_CAPABLE | A::IS_HW_DECOMPRESS_CAPABLE => Value::Bool(false),
-        A::RANGE_START_ADDR => Value::Word(start),
-        A::RANGE_SIZE => Value::Word(size_bytes),
-        A::MAPPING_SIZE => Value::Word(area.size_bytes),
+        A::RANGE_START_ADDR => Value::Word(area.base),
+        A::RANGE_SIZE | A::MAPPING_SIZE => Value::Word(area.size_bytes),
         A::MAPPING_BASE_ADDR => Value::Word(area.base),
         A::MAPPED => Value::Bool(true),
         A::ALLOWED_HANDLE_TYPES => {
