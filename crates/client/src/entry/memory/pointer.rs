@@ -53,9 +53,10 @@ unsafe fn put_known(
     let found = client.memory.look(address, |area| match area {
         Some(Area { kind: Kind::Registered { .. }, .. }) if moves => None,
         Some(Area { kind: Kind::Graph, .. }) => None,
-        // SAFETY: the caller's promise.
         Some(area) => {
-            Some(of_allocation(area, address, attribute).map(|v| unsafe { v.write(data) }))
+            let value = of_allocation(area, address, attribute);
+            // SAFETY: the caller's promise.
+            Some(value.map(|value| unsafe { value.write(data) }))
         }
         None => Some(Err(CUresult::ERROR_INVALID_VALUE)),
     });
