@@ -215,6 +215,11 @@ impl State {
             }
         }
         self.shared.tell(&FromExecutor::Unstuck { session: self.handle.id });
+        log_server!(
+            "{} is to open what no client shares here, and could not go to the other context within {} s: kernels that run there keep it (`openmps top` says whose)",
+            self.handle.label,
+            LONGEST_SEARCH.as_secs()
+        );
         Err(INVALID)
     }
 

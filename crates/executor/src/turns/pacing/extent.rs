@@ -21,7 +21,7 @@ const WINDOW_LAUNCHES: f64 = 512.0;
 /// See the module's description.
 #[derive(Debug, Default)]
 pub(super) struct Extent {
-    /// Part of the device that its kernels fill, of `ALL`; 0: not known.
+    /// Part of the device that its kernels fill, in thousandths; 0: not known.
     footprint: f64,
     /// How long the kernel is, in nanoseconds, that is at work at a moment.
     kernel_ns: f64,
