@@ -70,6 +70,10 @@ static uint64_t shared_memory(CUfunction function, int most) {
     set(function, shared, most - 32);
     refused(function, shared, most + 1);
     refused(function, shared, -1);
+    void *parameters[] = {&words};
+    /* It could have had that much before. */
+    REFUSED(CUDA_ERROR_INVALID_VALUE,
+            FUNCTION(cuLaunchKernel, "")(function, 1, 1, 1, 1, 1, 1, (unsigned)most, NULL, parameters, NULL));
     return mix(checksum, launch(function, most - 32));
 }
 

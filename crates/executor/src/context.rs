@@ -1,9 +1,11 @@
 //! The device's primary context, and whether it still lives.
 
 use crate::session::failure::is_sticky;
+use crate::turns::gate::Gate;
 use cuda_abi::types::*;
 use executor_link::driver::{Driver, DriverError};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 /// The context that all sessions share.
 pub(crate) struct Context {
@@ -14,7 +16,14 @@ pub(crate) struct Context {
     default_stack_bytes: u64,
     /// The sticky error that ended it, 0 while it lives.
     lost: AtomicU32,
+    /// Through which work goes to it.
+    pub(crate) gate: Gate,
+    /// Events that nobody has had, with timing and without.
+    new_events: [Mutex<Vec<CUevent>>; 2],
 }
+
+/// Events are made so many at a time: each time nobody may submit.
+const EVENTS_AT_ONCE: usize = 16;
 
 impl Context {
     /// Makes the primary context of device `ordinal` and makes it current here.
@@ -33,6 +42,8 @@ impl Context {
             stream_priorities: (0, 0),
             default_stack_bytes: 0,
             lost: AtomicU32::new(0),
+            gate: Gate::default(),
+            new_events: Default::default(),
         };
         context
             .make_current()
@@ -107,12 +118,24 @@ impl Context {
         result.ok()
     }
 
-    /// An event with these `CU_EVENT_*` flags.
+    /// An event with these `CU_EVENT_*` flags: 0, or that it has no timing. To be called outside
+    /// the gate, as all that makes something.
     pub(crate) fn new_event(&self, flags: u32) -> Result<CUevent, CUresult> {
-        let mut event = CUevent::NULL;
-        // SAFETY: the result is written.
-        self.check(unsafe { self.driver.cuEventCreate(&mut event, flags) })?;
-        Ok(event)
+        let stock = &self.new_events[usize::from(flags != 0)];
+        let mut stock = stock.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(event) = stock.pop() {
+            return Ok(event);
+        }
+        self.gate.between(|| {
+            for _ in 0..EVENTS_AT_ONCE {
+                let mut event = CUevent::NULL;
+                // SAFETY: the result is written.
+                self.check(unsafe { self.driver.cuEventCreate(&mut event, flags) })?;
+                stock.push(event);
+            }
+            Ok::<(), CUresult>(())
+        })?;
+        stock.pop().ok_or(CUresult::ERROR_UNKNOWN)
     }
 
     /// A stream that waits for no other one.
@@ -120,9 +143,17 @@ impl Context {
         const NON_BLOCKING: u32 = 1;
         let mut stream = CUstream::NULL;
         // SAFETY: the result is written.
-        let made =
-            unsafe { self.driver.cuStreamCreateWithPriority(&mut stream, NON_BLOCKING, priority) };
-        self.check(made).map(|()| stream)
+        let make = || unsafe {
+            self.driver.cuStreamCreateWithPriority(&mut stream, NON_BLOCKING, priority)
+        };
+        self.check(self.gate.between(make)).map(|()| stream)
+    }
+
+    /// Destroys a stream that nothing names any more.
+    pub(crate) fn end_stream(&self, stream: CUstream) -> Result<(), CUresult> {
+        // SAFETY: a live stream, by the caller's word.
+        let end = || unsafe { self.driver.cuStreamDestroy_v2(stream) };
+        self.check(self.gate.between(end))
     }
 
     /// Destroys events that nothing names any more.

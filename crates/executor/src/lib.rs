@@ -146,7 +146,6 @@ fn start(options: &Options, keeper: Connection) -> Result<Executor, String> {
                 batching: crate::submit::batch::Batching::from_environment(),
                 own_kernels,
                 chain_stock: Default::default(),
-                gate: Default::default(),
                 descriptors: Descriptors::of_process(),
                 pace: Default::default(),
                 spares: Default::default(),
@@ -214,8 +213,6 @@ pub(crate) struct Shared {
     pub(crate) own_kernels: Option<crate::submit::own_kernels::OwnKernels>,
     /// Chains for whoever needs one next.
     pub(crate) chain_stock: crate::submit::chain_stock::ChainStock,
-    /// Through which work goes to the device.
-    pub(crate) gate: crate::turns::gate::Gate,
     /// Open files of clients' memory.
     pub(crate) descriptors: Arc<Descriptors>,
     /// Whose turn it is.

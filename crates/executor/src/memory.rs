@@ -57,9 +57,9 @@ impl Registered {
     ) -> Result<Self, (CUresult, String)> {
         let driver = context.driver();
         // SAFETY: it is mapped, by the caller's word.
-        let registered =
-            unsafe { driver.cuMemHostRegister_v2(address(base), size_bytes, REGISTER_FLAGS) };
-        context.check(registered).map_err(|result| {
+        let register =
+            || unsafe { driver.cuMemHostRegister_v2(address(base), size_bytes, REGISTER_FLAGS) };
+        context.check(context.gate.between(register)).map_err(|result| {
             (result, format!("registering the {what} of a new session failed: {result}"))
         })?;
         let mut device_base = 0;

@@ -85,7 +85,6 @@ impl Bed {
             flights: Default::default(),
             batching: Batching::On,
             chain_stock: Default::default(),
-            gate: Default::default(),
             descriptors: Descriptors::of_process(),
             pace: Default::default(),
             spares: Default::default(),

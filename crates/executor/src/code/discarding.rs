@@ -76,7 +76,7 @@ impl Shared {
             if self.context.lost().is_some() {
                 break;
             }
-            if let Some(quiet) = self.gate.look_for_quiet(&self.context, look, &mut seen) {
+            if let Some(quiet) = self.context.gate.look_for_quiet(&self.context, look, &mut seen) {
                 return Some(quiet);
             }
             std::thread::sleep(rest);

@@ -93,6 +93,8 @@ pub(crate) struct Function {
     pub(crate) prints: bool,
     /// Its client has said that it may be run again.
     pub(crate) repeatable: bool,
+    /// What its client set as the most dynamic shared memory; the driver may allow more.
+    pub(crate) allowed_shared_bytes: Option<i32>,
     pub(crate) module: u32,
 }
 
@@ -137,6 +139,14 @@ impl Modules {
         below("function", number, MAX_FUNCTIONS)?;
         let function = self.functions.get(number as usize).and_then(Option::as_ref);
         function.ok_or(Failure::Cuda(CUresult::ERROR_INVALID_HANDLE))
+    }
+
+    /// The client has set how much dynamic shared memory a function's blocks may have.
+    fn allow_shared(&mut self, number: u32, size_bytes: i32) -> Result<(), Failure> {
+        let function = self.functions.get_mut(number as usize).and_then(Option::as_mut);
+        let function = function.ok_or(Failure::Cuda(CUresult::ERROR_INVALID_HANDLE))?;
+        function.allowed_shared_bytes = Some(size_bytes);
+        Ok(())
     }
 
     fn library(&self, number: u32) -> Result<CUlibrary, Failure> {

@@ -211,7 +211,8 @@ impl Shared {
         let began = Instant::now();
         let given_up = || began.elapsed() >= MOST_WAIT || self.context.lost().is_some();
         loop {
-            let Some(quiet) = self.gate.quiet(&self.context, "Code that is kept", given_up) else {
+            let Some(quiet) = self.context.gate.quiet(&self.context, "Code that is kept", given_up)
+            else {
                 return;
             };
             while !quiet.is_long() {

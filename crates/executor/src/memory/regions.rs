@@ -175,9 +175,9 @@ impl State {
         let registered = mapped.map_err(wrong).and_then(|()| match kind {
             RegionKind::Plain => Ok(()),
             // SAFETY: mapped just now, until it is unregistered.
-            RegionKind::Pinned => self.check(unsafe {
+            RegionKind::Pinned => self.check(self.context().gate.between(|| unsafe {
                 self.driver().cuMemHostRegister_v2(address(at), size_bytes as usize, REGISTER_FLAGS)
-            }),
+            })),
         });
         if let Err(failure) = registered {
             self.memory.readable.remove(at, size_bytes);

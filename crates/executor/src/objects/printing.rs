@@ -12,7 +12,6 @@ use crate::session::failure::Failure;
 use crate::session::state::State;
 use cuda_abi::types::*;
 use executor_link::captured::Captured;
-use executor_link::driver::Driver;
 use executor_link::log::log_server;
 use link::wire::command::OutputReply;
 use link::wire::layout::CALL_REPLY_BYTES;
@@ -221,15 +220,14 @@ impl State {
     }
 
     /// At the session's end, when its work has ended.
-    pub(crate) fn end_printing(&mut self, driver: Driver) {
+    pub(crate) fn end_printing(&mut self) {
         if self.printing.is_active() {
             // Nobody is left to read it, but the next session's text must not begin with it.
             let _ = self.fetch_output();
         }
         self.shared.context.end_events(self.printing.in_flight.drain(..));
         if let Some(stream) = self.printing.idle_stream.take() {
-            // SAFETY: a live stream of this session that nobody uses any more.
-            let _ = unsafe { driver.cuStreamDestroy_v2(stream) };
+            let _ = self.shared.context.end_stream(stream);
         }
         self.shared.console.end_turn(self.handle.id);
     }

@@ -128,7 +128,7 @@ impl Streams {
                     old.backlog.clear(context);
                     self.turnstile.forget(&old.track);
                     let handle = other.as_ref().map_or(CUstream::NULL, |stream| stream.handle);
-                    replace(context, &old, handle)?;
+                    replace(context, &self.turnstile, &old, handle)?;
                     if let Some(stream) = other {
                         // It waits for the old one's work.
                         stream.track.count();
@@ -380,9 +380,8 @@ impl Streams {
         let streams = self.slots.iter_mut().flatten().filter(|stream| stream.place == place);
         for stream in streams.filter(|stream| !is_same(&stream.partition, &partition)) {
             let next = driver_stream(context, &self.lane, stream.priority, partition.as_deref())?;
-            if let Err(failure) = replace(context, stream, next) {
-                // SAFETY: just made, known to nobody.
-                let _ = unsafe { context.driver().cuStreamDestroy_v2(next) };
+            if let Err(failure) = replace(context, &self.turnstile, stream, next) {
+                let _ = context.end_stream(next);
                 return Err(failure);
             }
             self.turnstile.forget(&stream.track);
@@ -430,12 +429,10 @@ impl Streams {
 
     /// Destroys all driver objects; their work has ended.
     pub(crate) fn clear(&mut self, context: &Context) {
-        let driver = context.driver();
         for mut stream in self.slots.drain(..).flatten() {
             stream.backlog.clear(context);
             self.turnstile.forget(&stream.track);
-            // SAFETY: a live stream of this session that nobody uses any more.
-            let _ = unsafe { driver.cuStreamDestroy_v2(stream.handle) };
+            let _ = context.end_stream(stream.handle);
         }
         let of_domains = self.domains.drain(..).flatten().filter_map(|domain| domain.event);
         context.end_events(of_domains.map(|(event, _)| event).chain(self.join_event.take()));
@@ -463,18 +460,24 @@ pub(crate) fn is_same(one: &Option<Arc<Partition>>, other: &Option<Arc<Partition
 }
 
 /// Makes `next` wait for all work of `old`, then gives `old` up.
-fn replace(context: &Context, old: &Stream, next: CUstream) -> Result<(), Failure> {
+fn replace(
+    context: &Context,
+    turnstile: &Turnstile,
+    old: &Stream,
+    next: CUstream,
+) -> Result<(), Failure> {
     let driver = context.driver();
     let event = context.new_event(EVENT_DISABLE_TIMING)?;
+    let pass = context.gate.enter(turnstile, None);
     // SAFETY: live handles of this session; the driver keeps destroyed ones until their work is
     // done.
     unsafe {
         context.check(driver.cuEventRecord(event, old.handle))?;
         context.check(driver.cuStreamWaitEvent(next, event, 0))?;
         context.check(driver.cuEventDestroy_v2(event))?;
-        context.check(driver.cuStreamDestroy_v2(old.handle))?;
     }
-    Ok(())
+    drop(pass);
+    Ok(context.end_stream(old.handle)?)
 }
 
 fn new_stream(

@@ -122,7 +122,7 @@ impl Stuck<'_> {
         let (state, now) = (self.state, Instant::now());
         let asked = self.asked.get();
         let rest = if asked.is_some() { LOOK } else { LOOK_AGAIN };
-        if now - self.looked.get() < rest || state.shared.gate.in_vain_for() < PATIENCE {
+        if now - self.looked.get() < rest || state.shared.context.gate.in_vain_for() < PATIENCE {
             return false;
         }
         self.looked.set(now);

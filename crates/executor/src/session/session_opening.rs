@@ -138,7 +138,7 @@ pub(crate) fn prepare(
     drop(reservations);
     let virtual_memory = VirtualMemory::claiming(claimed);
     let claimed = Claimed::new(shared, of_journal);
-    shared.gate.join(streams.turnstile());
+    shared.context.gate.join(streams.turnstile());
     let state = State {
         shared: Arc::clone(shared),
         handle: Arc::clone(&handle),

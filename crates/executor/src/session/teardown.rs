@@ -31,10 +31,9 @@ impl State {
     /// Gives back what the session had, once it has come to rest, and tells the keeper by its last
     /// word.
     pub(crate) fn tear_down(mut self, last_word: FromExecutor) {
-        let driver = self.driver();
         if self.context().lost().is_none() {
             self.end_tracing();
-            self.end_printing(driver);
+            self.end_printing();
             self.end_metering();
             self.end_pacing();
             self.end_probing();
@@ -59,8 +58,8 @@ impl State {
             }
             self.quietly_each(libraries, |library| drop(self.unload(library)));
             if let Some(stream) = self.side_stream.take() {
-                // SAFETY: the session's own stream; the driver lets its copies end.
-                let _ = unsafe { driver.cuStreamDestroy_v2(stream) };
+                // The driver lets its copies end.
+                let _ = self.context().end_stream(stream);
             }
             self.clear_arrays();
             self.clear_repeating();
@@ -72,7 +71,7 @@ impl State {
         self.handle.allowance.end();
         let shared = self.shared.clone();
         shared.flights.close(&self.flight);
-        shared.gate.leave(self.streams.turnstile());
+        shared.context.gate.leave(self.streams.turnstile());
         // Files and mappings go before the keeper hears of it.
         drop(self);
         shared.tell(&last_word);

@@ -101,14 +101,15 @@ impl Partition {
     pub(crate) fn stream(&self, context: &Context, priority: i32) -> Result<CUstream, Failure> {
         let mut stream = CUstream::NULL;
         // SAFETY: a live green context; the result is written.
-        context.check(unsafe {
+        let make = || unsafe {
             self.driver.cuGreenCtxStreamCreate(
                 &mut stream,
                 self.green,
                 STREAM_NON_BLOCKING,
                 priority,
             )
-        })?;
+        };
+        context.check(context.gate.between(make))?;
         Ok(stream)
     }
 }

@@ -217,7 +217,6 @@ fn seen(
     let partition = Partition::create(context, describe(context, resources)?, None)?;
     let stream = partition.stream(context, 0)?;
     let noted = kernels.note_sms(context, stream, count, MOST_SMS);
-    // SAFETY: a stream of ours, on which nothing runs any more.
-    let _ = unsafe { context.driver().cuStreamDestroy_v2(stream) };
+    let _ = context.end_stream(stream);
     noted.map_err(SurveyError::Driver)
 }

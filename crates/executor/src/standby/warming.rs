@@ -104,7 +104,8 @@ fn unload_all(shared: &Shared) {
     loop {
         let began = Instant::now();
         let given_up = || began.elapsed() >= MOST_WAIT;
-        let quiet = shared.gate.quiet(&shared.context, "Code that was loaded ahead", given_up);
+        let quiet =
+            shared.context.gate.quiet(&shared.context, "Code that was loaded ahead", given_up);
         let Some(quiet) = quiet else { return };
         let Some(library) = shared.spares.take_back(None) else { return };
         // SAFETY: a live library that nobody has.

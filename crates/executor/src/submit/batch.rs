@@ -86,7 +86,7 @@ impl State {
             && self.trace_admits(launch.function) == Admission::Waits
             && !self.names_followed(rest)
             && self.modules.function(launch.function).is_ok_and(|function| {
-                !function.prints && self.shared.gate.has_room_for(function.frame_bytes)
+                !function.prints && self.shared.context.gate.has_room_for(function.frame_bytes)
             });
         if !may_wait {
             return Admission::ByItself;

@@ -108,10 +108,10 @@ impl Chain {
             }
             last = node;
         }
+        let (executable, graph) = (&mut self.executable, self.graph);
         // SAFETY: a live graph; the result is written.
-        context.check(unsafe {
-            driver.cuGraphInstantiateWithFlags(&mut self.executable, self.graph, 0)
-        })
+        let make = || unsafe { driver.cuGraphInstantiateWithFlags(executable, graph, 0) };
+        context.check(context.gate.between(make))
     }
 
     /// One that names nothing of a driver's.

@@ -35,7 +35,8 @@ impl Made {
         let driver = context.driver();
         let mut words = ptr::null_mut();
         // SAFETY: the result is written.
-        context.check(unsafe { driver.cuMemHostAlloc(&mut words, MOST_VALUES * 8, 0) })?;
+        let make = || unsafe { driver.cuMemHostAlloc(&mut words, MOST_VALUES * 8, 0) };
+        context.check(context.gate.between(make))?;
         let stream = context.new_stream(0).inspect_err(|_| {
             // SAFETY: allocated just now, known to nobody.
             let _ = unsafe { driver.cuMemFreeHost(words) };
@@ -119,11 +120,9 @@ impl Probe {
         self.settle(context);
         if let Some(Made { stream, words }) = self.made.take() {
             let driver = context.driver();
+            let _ = context.end_stream(stream);
             // SAFETY: the probe's own; no copy is under way.
-            unsafe {
-                let _ = driver.cuStreamDestroy_v2(stream);
-                let _ = driver.cuMemFreeHost(words.cast());
-            }
+            let _ = unsafe { driver.cuMemFreeHost(words.cast()) };
         }
     }
 }

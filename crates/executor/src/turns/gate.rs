@@ -7,6 +7,7 @@
 //! takes the moment over, as long as it has not lasted long. Streams of the executor's own (copies,
 //! probes) do not count: their work ends by itself.
 
+mod between;
 mod entering;
 
 use crate::context::Context;
@@ -22,6 +23,8 @@ use std::time::{Duration, Instant};
 const OPEN: u32 = 0;
 /// Open for as much work as each session's quota says: none, at first.
 const CLOSED: u32 = 1;
+/// Shut for one call of the driver: see [`between`].
+const SHUT: u32 = 2;
 
 /// A moment may be taken over for so long; then held work goes first.
 const LONGEST_MOMENT: Duration = Duration::from_millis(1);
@@ -123,6 +126,7 @@ pub(crate) struct Pass<'a>(&'a Turnstile);
 
 impl Drop for Pass<'_> {
     fn drop(&mut self) {
+        between::note_inside(false);
         // Release: pairs with the look in `drain`, which reads what was counted inside.
         self.0.inside.store(false, Ordering::Release);
     }
@@ -136,6 +140,7 @@ pub(crate) struct Gate {
     turns: Mutex<Turns>,
     /// Told when the gate opens, and when a turn ends.
     changed: Condvar,
+    between: between::Between,
     /// Local memory per thread that the device has made room for.
     frame_bytes: AtomicU32,
     /// Since when kernels have been waited for, by whomever, by [`monotonic_ns`]; 0: they are not.
@@ -180,6 +185,7 @@ impl Gate {
             self.wait_inside(turnstile);
         }
         let pass = Pass(turnstile);
+        between::note_inside(true);
         if let Some(track) = track {
             track.count();
         }
@@ -191,6 +197,9 @@ impl Gate {
         let mut spins = 0;
         loop {
             turnstile.inside.store(false, Ordering::SeqCst);
+            if self.state.load(Ordering::SeqCst) == SHUT {
+                self.between.wait(|| self.state.load(Ordering::SeqCst) == SHUT);
+            }
             while !self.lets_in(turnstile) && spins < SPINS {
                 spins += 1;
                 std::hint::spin_loop();
@@ -204,9 +213,9 @@ impl Gate {
             drop(turns);
             turnstile.inside.store(true, Ordering::SeqCst);
             // SeqCst, both: as the look in `enter`; the quota is taken back in `drain` before the
-            // last look at `inside`.
+            // last look at `inside`. Who was shut out has waited for as long as it may.
             let take = |quota: u32| quota.checked_sub(1);
-            if self.state.load(Ordering::SeqCst) == OPEN
+            if self.state.load(Ordering::SeqCst) != CLOSED
                 || turnstile.quota.fetch_update(Ordering::SeqCst, Ordering::SeqCst, take).is_ok()
             {
                 return;
@@ -215,7 +224,7 @@ impl Gate {
     }
 
     fn lets_in(&self, turnstile: &Turnstile) -> bool {
-        self.state.load(Ordering::SeqCst) == OPEN || turnstile.quota.load(Ordering::SeqCst) > 0
+        self.state.load(Ordering::SeqCst) != CLOSED || turnstile.quota.load(Ordering::SeqCst) > 0
     }
 
     /// Whether the device has room for kernels with so much local memory per thread.

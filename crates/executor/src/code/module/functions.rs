@@ -14,6 +14,8 @@ use std::sync::Arc;
 /// Parameters that a kernel can have at most: 32,764 bytes of single bytes would be more, but no
 /// answer could hold them.
 const MAX_PARAMETERS: usize = 512;
+/// Dynamic shared memory that a block may have.
+const MOST_SHARED: i32 = CUfunction_attribute::MAX_DYNAMIC_SHARED_SIZE_BYTES.0 as i32;
 
 /// Clients take the smallest number that is free, several threads at once: tables by number are
 /// about as long as what is in them, and so much.
@@ -84,6 +86,7 @@ impl State {
             name,
             prints,
             repeatable,
+            allowed_shared_bytes: None,
             module,
         };
         self.modules.functions[index] = Some(known);
@@ -126,36 +129,60 @@ impl State {
         &mut self,
         wanted: FunctionAttributes,
     ) -> Result<(), Failure> {
-        let handle = self.modules.function(wanted.function)?.handle;
-        let attributes = self.attributes(handle);
+        let Function { handle, allowed_shared_bytes, .. } =
+            *self.modules.function(wanted.function)?;
+        let mut attributes = self.attributes(handle);
+        for attribute in &mut attributes {
+            if attribute.attribute == MOST_SHARED {
+                attribute.value = allowed_shared_bytes.unwrap_or(attribute.value);
+            }
+        }
         let head = FunctionAttributesReply { attributes: attributes.len() as u32, reserved: 0 };
         self.answer(&head)?;
         self.answer(&attributes[..])
     }
 
+    /// Sets an attribute. What a block may have of shared memory is never lowered in the driver:
+    /// the client refuses launches with more than it has allowed itself. cuDNN sets it before each
+    /// launch of some kernels, and each time the driver would keep everybody from submitting.
     pub(crate) fn function_set_attribute(
         &mut self,
         wanted: FunctionSetAttribute,
     ) -> Result<(), Failure> {
         let FunctionSetAttribute { function, attribute, value, .. } = wanted;
         let Function { handle, kernel, .. } = *self.modules.function(function)?;
-        self.note_setting(function, attribute);
         let (driver, device) = (self.driver(), self.context().device());
-        if let Ok(attribute) = u32::try_from(attribute) {
-            let attribute = CUfunction_attribute(attribute);
-            // For nodes that run in a partition; what is wrong with it the function says, too.
-            // SAFETY: a live kernel of this session.
-            let _ = unsafe { driver.cuKernelSetAttribute(attribute, value, kernel, device) };
+        if attribute == MOST_SHARED {
+            let mut now = 0;
+            // SAFETY: a live function of this session; the result is written.
+            let asked = unsafe {
+                let most = CUfunction_attribute::MAX_DYNAMIC_SHARED_SIZE_BYTES;
+                driver.cuFuncGetAttribute(&mut now, most, handle)
+            };
+            if asked.is_success() && (0..=now).contains(&value) {
+                return self.modules.allow_shared(function, value);
+            }
         }
-        // SAFETY: a live function of this session.
-        self.check(unsafe {
+        self.note_setting(function, attribute);
+        // SAFETY: a live kernel and function of this session.
+        let set = || unsafe {
+            if let Ok(attribute) = u32::try_from(attribute) {
+                let attribute = CUfunction_attribute(attribute);
+                // For nodes that run in a partition; what is wrong with it the function says, too.
+                let _ = driver.cuKernelSetAttribute(attribute, value, kernel, device);
+            }
             match attribute {
                 CACHE_CONFIG => driver.cuFuncSetCacheConfig(handle, CUfunc_cache(value as u32)),
                 _ => {
                     driver.cuFuncSetAttribute(handle, CUfunction_attribute(attribute as u32), value)
                 }
             }
-        })
+        };
+        self.check(self.context().gate.between(set))?;
+        match attribute {
+            MOST_SHARED => self.modules.allow_shared(function, value),
+            _ => Ok(()),
+        }
     }
 }
 

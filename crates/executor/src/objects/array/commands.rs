@@ -40,15 +40,15 @@ impl State {
         let made = if wanted.levels == 0 {
             let mut array = CUarray::NULL;
             // SAFETY: a complete description; the result is written.
-            self.check(unsafe { driver.cuArray3DCreate_v2(&mut array, &description) })
-                .map(|()| Held::Array(array))
+            let make = || unsafe { driver.cuArray3DCreate_v2(&mut array, &description) };
+            self.check(self.context().gate.between(make)).map(|()| Held::Array(array))
         } else {
             let mut array = CUmipmappedArray::NULL;
             // SAFETY: as above.
-            self.check(unsafe {
+            let make = || unsafe {
                 driver.cuMipmappedArrayCreate(&mut array, &description, wanted.levels)
-            })
-            .map(|()| Held::Mipmapped(array))
+            };
+            self.check(self.context().gate.between(make)).map(|()| Held::Mipmapped(array))
         };
         match made {
             Ok(held) => {

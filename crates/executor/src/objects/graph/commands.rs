@@ -122,9 +122,10 @@ impl State {
         let mut executable = CUgraphExec::NULL;
         let driver = self.driver();
         // SAFETY: a live graph of this session; the result is written.
-        self.check(unsafe {
+        let make = || unsafe {
             driver.cuGraphInstantiateWithFlags(&mut executable, graph.template, graph.flags.into())
-        })?;
+        };
+        self.check(self.context().gate.between(make))?;
         let mut disabled = graph.nodes.iter().filter(|node| !node.is_enabled);
         // SAFETY: live handles of this session.
         let left_out = disabled.try_for_each(|node| unsafe {

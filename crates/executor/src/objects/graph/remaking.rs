@@ -7,6 +7,7 @@
 
 use super::Graph;
 use super::node::Node;
+use crate::context::Context;
 use crate::session::failure::Failure;
 use crate::session::state::State;
 use crate::sms::partition::Partition;
@@ -64,14 +65,14 @@ impl State {
         let run = move || {
             let current = shared.context.make_current();
             for job in beside.iter() {
-                let made = current.and_then(|()| job.carry_out(shared.context.driver()));
+                let made = current.and_then(|()| job.carry_out(&shared.context));
                 handle.deliver(Mail::Graph { graph: job.graph, serial: job.serial, made });
             }
         };
         let thread = std::thread::Builder::new().name("graphs".into());
         if thread.spawn(run).is_err() {
             for job in jobs.iter() {
-                let made = job.carry_out(self.driver());
+                let made = job.carry_out(self.context());
                 self.graph_remade(job.graph, job.serial, made);
             }
         }
@@ -207,14 +208,14 @@ impl State {
 }
 
 impl Job {
-    fn carry_out(&self, driver: Driver) -> Result<CUgraphExec, CUresult> {
-        let mut executable = CUgraphExec::NULL;
+    fn carry_out(&self, context: &Context) -> Result<CUgraphExec, CUresult> {
+        let (driver, mut executable) = (context.driver(), CUgraphExec::NULL);
         // SAFETY: a live graph that its session leaves alone until it has the answer; the result is
         // written.
-        unsafe {
+        let make = || unsafe {
             driver.cuGraphInstantiateWithFlags(&mut executable, self.template, self.flags.into())
-        }
-        .ok()?;
+        };
+        context.gate.between(make).ok()?;
         // SAFETY: live handles of the same graph.
         let left_out = self.disabled.iter().try_for_each(|&node| unsafe {
             driver.cuGraphNodeSetEnabled(executable, node, 0).ok()

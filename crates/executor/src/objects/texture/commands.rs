@@ -132,26 +132,29 @@ impl State {
         let (driver, mut handle) = (self.driver(), 0);
         if wanted.object == SURFACE {
             // SAFETY: a complete description of this client's array; the result is written.
-            self.check(unsafe { driver.cuSurfObjectCreate(&mut handle, resource) })?;
+            let make = || unsafe { driver.cuSurfObjectCreate(&mut handle, resource) };
+            self.check(self.context().gate.between(make))?;
             return Ok(handle);
         }
         let texture: CUDA_TEXTURE_DESC = plain(wanted.texture.as_bytes());
         let view: CUDA_RESOURCE_VIEW_DESC = plain(wanted.view.as_bytes());
         let view = if wanted.has_view == 0 { std::ptr::null() } else { &raw const view };
         // SAFETY: complete descriptions of this client's memory or arrays; the result is written.
-        self.check(unsafe { driver.cuTexObjectCreate(&mut handle, resource, &texture, view) })?;
+        let make = || unsafe { driver.cuTexObjectCreate(&mut handle, resource, &texture, view) };
+        self.check(self.context().gate.between(make))?;
         Ok(handle)
     }
 
     fn destroy_object(&self, object: u32, handle: u64) -> Result<(), Failure> {
         let driver = self.driver();
         // SAFETY: an object of this session; its client has waited for its work.
-        self.check(unsafe {
+        let end = || unsafe {
             match object {
                 TEXTURE => driver.cuTexObjectDestroy(handle),
                 _ => driver.cuSurfObjectDestroy(handle),
             }
-        })
+        };
+        self.check(self.context().gate.between(end))
     }
 
     fn resource(&self, wanted: &TextureCreate) -> Result<CUDA_RESOURCE_DESC, Failure> {

@@ -274,8 +274,7 @@ impl State {
             self.memory.grants.remove(&at);
         }
         if let Some(stream) = self.moved.stream.take() {
-            // SAFETY: the session's own stream, whose copies have ended.
-            let _ = unsafe { self.driver().cuStreamDestroy_v2(stream) };
+            let _ = self.context().end_stream(stream);
         }
     }
 }

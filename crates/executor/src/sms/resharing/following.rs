@@ -106,8 +106,6 @@ impl State {
     }
 
     fn move_streams(&mut self, number: u32, to: Option<Arc<Partition>>) {
-        let turnstile = Arc::clone(self.streams.turnstile());
-        let _pass = self.shared.gate.enter(&turnstile, None);
         if let Err(failure) = self.streams.move_to(&self.shared.context, number, to) {
             self.resharing.refused = Some(refusal(failure));
         }

@@ -10,14 +10,14 @@ impl State {
     pub(crate) fn quiet(&self) -> Result<Quiet<'_>, Failure> {
         let stuck = self.wait_for_kernels();
         let ends = || self.is_given_up() || stuck.leaves();
-        let quiet = self.shared.gate.quiet(self.context(), &self.handle.label, ends);
+        let quiet = self.shared.context.gate.quiet(self.context(), &self.handle.label, ends);
         quiet.ok_or_else(|| if self.is_given_up() { self.ending() } else { Failure::Elsewhere })
     }
 
     /// The same for a command of which something is done: it cannot be done elsewhere.
     pub(crate) fn quiet_here(&self) -> Result<Quiet<'_>, Failure> {
         let given_up = || self.is_given_up();
-        let quiet = self.shared.gate.quiet(self.context(), &self.handle.label, given_up);
+        let quiet = self.shared.context.gate.quiet(self.context(), &self.handle.label, given_up);
         quiet.ok_or_else(|| self.ending())
     }
 
@@ -37,7 +37,7 @@ impl State {
                 quiet = match self.handle.has_left() {
                     // Nobody waits for that.
                     true => self.shared.await_calm(),
-                    false => self.shared.gate.quiet(context, &self.handle.label, given_up),
+                    false => self.shared.context.gate.quiet(context, &self.handle.label, given_up),
                 };
                 if quiet.is_none() {
                     return;
@@ -49,7 +49,7 @@ impl State {
 
     /// Before work goes to stream `slot`.
     pub(crate) fn enter(&self, slot: u32) -> Pass<'_> {
-        self.shared.gate.enter(self.streams.turnstile(), self.streams.track(slot))
+        self.shared.context.gate.enter(self.streams.turnstile(), self.streams.track(slot))
     }
 
     /// The same for kernels with so much local memory per thread: where the driver must make more
@@ -59,11 +59,11 @@ impl State {
         slot: u32,
         frame_bytes: u32,
     ) -> Result<Entry<'_>, Failure> {
-        if self.shared.gate.has_room_for(frame_bytes) {
+        if self.shared.context.gate.has_room_for(frame_bytes) {
             return Ok(Entry::Pass { _pass: self.enter(slot) });
         }
         let quiet = self.quiet_here()?;
-        self.shared.gate.frame_bytes.fetch_max(frame_bytes, Ordering::Relaxed);
+        self.shared.context.gate.frame_bytes.fetch_max(frame_bytes, Ordering::Relaxed);
         if let Some(track) = self.streams.track(slot) {
             track.count();
         }

@@ -49,8 +49,7 @@ impl State {
             std::hint::spin_loop();
         }
         let event_ns = monotonic_ns();
-        // SAFETY: made above, and known to nobody else.
-        let _ = unsafe { driver.cuStreamDestroy_v2(stream) };
+        let _ = self.context().end_stream(stream);
         recorded?;
         Ok(Clock { event: Arc::new(event), event_ns })
     }

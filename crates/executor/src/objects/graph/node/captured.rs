@@ -6,24 +6,23 @@
 //! attributes.
 
 use super::{Code, with_kernel};
+use crate::context::Context;
 use crate::session::failure::Failure;
 use crate::session::state::State;
 use crate::sms::partition::Partition;
 use cuda_abi::types::*;
-use executor_link::driver::Driver;
 use link::wire::command::Launch;
 use std::ptr;
 
 /// A stream that nothing but one capture uses.
-struct Capturing {
-    driver: Driver,
+struct Capturing<'a> {
+    context: &'a Context,
     stream: CUstream,
 }
 
-impl Drop for Capturing {
+impl Drop for Capturing<'_> {
     fn drop(&mut self) {
-        // SAFETY: a live stream that nothing else names.
-        let _ = unsafe { self.driver.cuStreamDestroy_v2(self.stream) };
+        let _ = self.context.end_stream(self.stream);
     }
 }
 
@@ -45,14 +44,15 @@ impl State {
         partition: Option<&Partition>,
     ) -> Result<CUgraphNode, Failure> {
         let driver = self.driver();
-        let capturing = Capturing { driver, stream: self.stream_to_capture(partition)? };
+        let capturing =
+            Capturing { context: self.context(), stream: self.stream_to_capture(partition)? };
         let stream = capturing.stream;
         // Of no concern to other threads.
         let mode = CUstreamCaptureMode::RELAXED;
         let first = super::super::array(after);
         // SAFETY: live handles of this session, a stream that nothing else uses, checked
         // parameters, and attributes without handles.
-        unsafe {
+        self.context().gate.between(|| unsafe {
             let (data, count) = (ptr::null(), after.len());
             self.check(
                 driver.cuStreamBeginCaptureToGraph(stream, graph, first, data, count, mode),
@@ -97,7 +97,7 @@ impl State {
             self.check(told)?;
             self.check(ended)?;
             node.ok_or(Failure::Cuda(CUresult::ERROR_UNKNOWN))
-        }
+        })
     }
 
     fn stream_to_capture(&self, partition: Option<&Partition>) -> Result<CUstream, Failure> {
