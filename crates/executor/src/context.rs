@@ -122,20 +122,25 @@ impl Context {
     /// the gate, as all that makes something.
     pub(crate) fn new_event(&self, flags: u32) -> Result<CUevent, CUresult> {
         let stock = &self.new_events[usize::from(flags != 0)];
-        let mut stock = stock.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(event) = stock.pop() {
+        // Held for no call of the driver.
+        let stock = || stock.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(event) = stock().pop() {
             return Ok(event);
         }
-        self.gate.between(|| {
-            for _ in 0..EVENTS_AT_ONCE {
-                let mut event = CUevent::NULL;
-                // SAFETY: the result is written.
-                self.check(unsafe { self.driver.cuEventCreate(&mut event, flags) })?;
-                stock.push(event);
-            }
-            Ok::<(), CUresult>(())
-        })?;
-        stock.pop().ok_or(CUresult::ERROR_UNKNOWN)
+        let make = |_| {
+            let mut event = CUevent::NULL;
+            // SAFETY: the result is written.
+            self.check(unsafe { self.driver.cuEventCreate(&mut event, flags) }).map(|()| event)
+        };
+        let (first, more) = self.gate.between(|| {
+            let first = make(0);
+            // Fewer are enough.
+            let more = (1..EVENTS_AT_ONCE).map_while(|place| make(place).ok());
+            let more: Vec<CUevent> = if first.is_ok() { more.collect() } else { Vec::new() };
+            (first, more)
+        });
+        stock().extend(more);
+        first
     }
 
     /// A stream that waits for no other one.

@@ -8,7 +8,6 @@
 // a green context of all SMs. Then one cooperative launch is timed that has something long before it on another stream.
 
 #include <cooperative_groups.h>
-#include <cuda.h>
 #include <cuda_runtime.h>
 
 #include <atomic>
@@ -18,11 +17,7 @@
 #include <thread>
 #include <vector>
 
-#define CHECK(call)                                                                        \
-    do {                                                                                   \
-        auto code = (call);                                                                \
-        if (int(code) != 0) std::printf("line %d: %d\n", __LINE__, int(code)), std::exit(1); \
-    } while (0)
+#include "probe.cuh"
 
 __device__ unsigned long long now_ns() {
     unsigned long long now;
@@ -47,20 +42,15 @@ void launch(cudaStream_t stream, bool cooperative, unsigned us, int blocks = BLO
     attribute.val.cooperative = cooperative;
     cudaLaunchConfig_t config = {};
     config.gridDim = blocks, config.blockDim = THREADS, config.stream = stream, config.attrs = &attribute, config.numAttrs = 1;
-    CHECK(cudaLaunchKernelEx(&config, spin, us, int(cooperative)));
+    CK(cudaLaunchKernelEx(&config, spin, us, int(cooperative)));
 }
 
 CUcontext primary;
 
 cudaStream_t green_stream() {
-    CUdevResource all;
-    CUdevResourceDesc description;
-    CUgreenCtx green;
     CUstream stream;
-    CHECK(cuDeviceGetDevResource(0, &all, CU_DEV_RESOURCE_TYPE_SM));
-    CHECK(cuDevResourceGenerateDesc(&description, &all, 1));
-    CHECK(cuGreenCtxCreate(&green, description, 0, CU_GREEN_CTX_DEFAULT_STREAM));
-    CHECK(cuGreenCtxStreamCreate(&stream, green, CU_STREAM_NON_BLOCKING, 0));
+    auto green = green_context(0, {all_sms(0)});
+    CK(cuGreenCtxStreamCreate(&stream, green, CU_STREAM_NON_BLOCKING, 0));
     return stream;
 }
 
@@ -73,18 +63,18 @@ void rate(Way way, const std::vector<cudaStream_t> &streams) {
         cudaGraphExec_t exec = nullptr;
         if (way >= GRAPH) {
             cudaGraph_t graph;
-            CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+            CK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
             launch(stream, way == GRAPH_OF_COOPERATIVE, US);
-            CHECK(cudaStreamEndCapture(stream, &graph));
-            CHECK(cudaGraphInstantiate(&exec, graph, 0));
+            CK(cudaStreamEndCapture(stream, &graph));
+            CK(cudaGraphInstantiate(&exec, graph, 0));
         }
         threads.emplace_back([=, &launches, &go, &stop] {
-            CHECK(cuCtxSetCurrent(primary));
+            CK(cuCtxSetCurrent(primary));
             while (!go) {}
             while (!stop) {
-                if (exec) CHECK(cudaGraphLaunch(exec, stream));
+                if (exec) CK(cudaGraphLaunch(exec, stream));
                 else launch(stream, way == COOPERATIVE, US);
-                CHECK(cudaStreamSynchronize(stream));
+                CK(cudaStreamSynchronize(stream));
                 launches++;
             }
         });
@@ -101,28 +91,28 @@ void rate(Way way, const std::vector<cudaStream_t> &streams) {
 
 // What the second stream's launch waits for that is on the first.
 void behind(const char *what, cudaStream_t first, cudaStream_t second, bool long_is_cooperative, bool with_cooperative_behind) {
-    CHECK(cudaDeviceSynchronize());
+    CK(cudaDeviceSynchronize());
     launch(first, long_is_cooperative, 20000);
     if (with_cooperative_behind) launch(first, true, 10);
     auto began = std::chrono::steady_clock::now();
     launch(second, true, 10);
     double accepted = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - began).count();
-    CHECK(cudaStreamSynchronize(second));
+    CK(cudaStreamSynchronize(second));
     double ended = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - began).count();
     std::printf("  %-70s accepted after %.2f ms, ended after %.2f\n", what, accepted, ended);
-    CHECK(cudaDeviceSynchronize());
+    CK(cudaDeviceSynchronize());
 }
 
 int main() {
-    CHECK(cudaSetDevice(0));
-    CHECK(cudaFree(nullptr));
-    CHECK(cuCtxGetCurrent(&primary));
+    CK(cudaSetDevice(0));
+    CK(cudaFree(nullptr));
+    CK(cuCtxGetCurrent(&primary));
     for (bool green : {false, true}) {
         std::vector<cudaStream_t> streams;
         for (int i = 0; i < 8; i++) {
             cudaStream_t stream;
             if (green) stream = green_stream();
-            else CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+            else CK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
             streams.push_back(stream);
         }
         std::printf("%s\n", green ? "a green context of all SMs for each stream" : "streams of the primary context");

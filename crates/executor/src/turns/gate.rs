@@ -6,6 +6,8 @@
 //! says that all streams with work are idle, makes the call, and opens it. One who comes meanwhile
 //! takes the moment over, as long as it has not lasted long. Streams of the executor's own (copies,
 //! probes) do not count: their work ends by itself.
+//!
+//! Calls that wait for who submits, and not for what runs, are made [`between`] submissions.
 
 mod between;
 mod entering;
