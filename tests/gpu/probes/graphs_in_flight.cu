@@ -4,7 +4,7 @@
 //   nvcc -O1 -std=c++17 -arch=native graphs_in_flight.cu -o graphs_in_flight -lcuda && ./graphs_in_flight [SECONDS [WAYS]]
 //
 // WAYS: `s` chains go from thread to thread, `r` a chain is set again while it may run, `d` kernels are launched directly in between,
-// `x` chains are destroyed while they wait behind a kernel of half a millisecond. Each set of
+// `w` chains wait behind a kernel of half a millisecond, `x` and are destroyed there. Each set of
 // ways is tried in a process of its own, without green contexts and with four. A kernel that finds others' parameters says whose they are. Exits with 1
 // then: natively with `x`, on NVIDIA's driver 580. Under `openmps run` no kernel finds them.
 #include <cuda_runtime.h>
@@ -123,7 +123,7 @@ static Chain make(int length) {
 
 static void thread(int who, std::string ways, double limit, std::atomic<long>* launches, std::atomic<long>* destroyed) {
     CK(cuCtxSetCurrent(primary));
-    bool shares = ways.find('s') != ways.npos, reuses = ways.find('r') != ways.npos, directly = ways.find('d') != ways.npos, destroys = ways.find('x') != ways.npos;
+    bool shares = ways.find('s') != ways.npos, reuses = ways.find('r') != ways.npos, directly = ways.find('d') != ways.npos, destroys = ways.find('x') != ways.npos, stands_sometimes = destroys || ways.find('w') != ways.npos;
     std::mt19937 any(who * 977 + 1);
     unsigned long long* word; CK(cudaHostAlloc((void**)&word, 4096, cudaHostAllocMapped)); *(volatile unsigned long long*)word = 0;
     unsigned long long posted = 0;
@@ -151,8 +151,8 @@ static void thread(int who, std::string ways, double limit, std::atomic<long>* l
         if (!reuses) while (*(volatile unsigned long long*)word < chain.ends_with) {}
         for (int i = 0; i < length; i++)
             random_launch(any, 0, who, round, i).with([&](CUDA_KERNEL_NODE_PARAMS* params) { CK(cuGraphExecKernelNodeSetParams(chain.exec, chain.nodes[i], params)); return 0; });
-        bool ends = destroys && any() % 4 == 0;
-        if (ends) {
+        bool stands = stands_sometimes && any() % 4 == 0, ends = stands && destroys;
+        if (stands) {
             unsigned long long ns = 500000;
             void* arguments[] = {&ns};
             CK(cuLaunchKernel(spinner, 1, 1, 1, 1, 1, 1, 0, streams[who], arguments, nullptr));

@@ -23,7 +23,7 @@
 
 use super::chain::{Ending, Kind};
 use super::lengths::{SHORTEST_OPEN, StreamChains};
-use super::own_kernels::COPIER;
+use super::own_kernels::{COPIER, ROOM_SHAPE};
 use super::waiting::{Admission, MOST_WAITING, Together};
 use crate::objects::stream::is_same;
 use crate::session::failure::Failure;
@@ -80,6 +80,7 @@ impl State {
         let batches = &self.batches;
         let may_wait = header.opcode == Opcode::Launch as u16
             && launch.attributes == 0
+            && launch.parameter_bytes <= ROOM_SHAPE.parameter_bytes
             && batches.has_room_for(launch.stream)
             && batches.takes(launch.function)
             && self.may_be_batched(Piece::Function(launch.function))

@@ -3,9 +3,12 @@
 //!
 //! A chain is made of the executor's own kernels, and its nodes are set to launches when it is
 //! submitted: so it is made before anybody knows for whom, and goes from one session to another.
+//! Its nodes are made with as many parameters as they will ever have. NVIDIA's driver 580 takes
+//! other memory for a node's parameters when it is given more than it had; some kernel, of any
+//! client, then runs with parameters of another one (`tests/gpu/probes/set_while_waiting.cu`).
 //! Which chains a session has is [`super::lengths`], who makes them [`super::chain_stock`].
 
-use super::own_kernels::{OwnKernels, WORD_SHAPE, WordParameters};
+use super::own_kernels::{OwnKernels, ROOM, ROOM_SHAPE, WORD_SHAPE, WordParameters};
 use crate::context::Context;
 use crate::objects::graph::{Code, with_kernel};
 use crate::sms::partition::Partition;
@@ -79,7 +82,7 @@ impl Chain {
         let (executable, links) = (CUgraphExec::NULL, Vec::new());
         let mut chain =
             Self { kind, graph, executable, links, signal: None, ends_with: None, submission: 0 };
-        match chain.fill(context, own_kernels.word_writer.code(partition)) {
+        match chain.fill(context, own_kernels, partition) {
             Ok(()) => Ok(chain),
             Err(error) => {
                 chain.destroy(driver);
@@ -88,23 +91,30 @@ impl Chain {
         }
     }
 
-    fn fill(&mut self, context: &Context, code: Code) -> Result<(), CUresult> {
+    fn fill(
+        &mut self,
+        context: &Context,
+        own_kernels: &OwnKernels,
+        partition: Option<&Partition>,
+    ) -> Result<(), CUresult> {
         let driver = context.driver();
+        let room_maker = own_kernels.room_maker.code(partition);
+        let word_writer = own_kernels.word_writer.code(partition);
         let mut last = CUgraphNode::NULL;
         let nodes = self.kind.length + usize::from(self.kind.ending == Ending::Signalled);
         for index in 0..nodes {
             let mut node = CUgraphNode::NULL;
             let (before, count) = if index > 0 { (&raw const last, 1) } else { (ptr::null(), 0) };
-            with_nothing(code, |kernel| {
-                // SAFETY: live handles, and parameters as long as the kernel's; the result is
-                // written.
-                context.check(unsafe {
-                    driver.cuGraphAddKernelNode_v2(&mut node, self.graph, before, count, kernel)
-                })
-            })?;
-            match index < self.kind.length {
-                true => self.links.push(Link { node, set_to: Vec::new() }),
-                false => self.signal = Some(node),
+            // SAFETY: live handles, and parameters as long as the kernel's; the result is written.
+            let mut add = |kernel: &CUDA_KERNEL_NODE_PARAMS| unsafe {
+                driver.cuGraphAddKernelNode_v2(&mut node, self.graph, before, count, kernel)
+            };
+            if index < self.kind.length {
+                context.check(with_kernel(&ROOM_SHAPE, room_maker, &ROOM, &mut add))?;
+                self.links.push(Link { node, set_to: Vec::new() });
+            } else {
+                context.check(with_nothing(word_writer, &mut add))?;
+                self.signal = Some(node);
             }
             last = node;
         }

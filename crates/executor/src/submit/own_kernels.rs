@@ -1,5 +1,6 @@
 //! The executor's own kernels. Two are nodes of chains ([`super::chain`]): one writes a completion
-//! word, one copies a little. A third says which SMs it runs on ([`crate::sms::sm_survey`]).
+//! word, one copies a little. Nodes that are to be others' launches are made of a third. A fourth
+//! says which SMs it runs on ([`crate::sms::sm_survey`]).
 //!
 //! Otherwise the word is written by `cuStreamWriteValue64`, which is a submission of its own and
 //! costs half as much as a launch, as a copy does; where several clients wait for each of their
@@ -48,6 +49,10 @@ NOTED:
     ld.param.u64 %rd1, [value];
     cvta.to.global.u64 %rd2, %rd0;
     st.release.sys.global.u64 [%rd2], %rd1;
+    ret;
+}
+.visible .entry openmps_make_room(.param .align 8 .b8 room[4096])
+{
     ret;
 }
 .visible .entry openmps_copy(.param .u64 destination, .param .u64 source, .param .u32 units, .param .u32 unit_bytes)
@@ -101,6 +106,12 @@ pub(crate) const WORD_SHAPE: Launch = Launch {
     attributes: 0,
     reserved: 0,
 };
+
+/// What the kernel takes that does nothing: as much as CUDA lets most kernels take.
+pub(crate) const ROOM: [u8; 4096] = [0; 4096];
+
+/// How a node of it is made.
+pub(crate) const ROOM_SHAPE: Launch = Launch { parameter_bytes: ROOM.len() as u32, ..WORD_SHAPE };
 
 /// What the kernel takes that copies.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable)]
@@ -191,6 +202,7 @@ impl OwnKernel {
 pub(crate) struct OwnKernels {
     pub(crate) word_writer: OwnKernel,
     pub(crate) copier: OwnKernel,
+    pub(crate) room_maker: OwnKernel,
     sm_noter: OwnKernel,
 }
 
@@ -222,6 +234,7 @@ impl OwnKernels {
         Some(Self {
             word_writer: OwnKernel::find(context, library, c"openmps_write_word")?,
             copier: OwnKernel::find(context, library, c"openmps_copy")?,
+            room_maker: OwnKernel::find(context, library, c"openmps_make_room")?,
             sm_noter: OwnKernel::find(context, library, c"openmps_note_sm")?,
         })
     }

@@ -60,8 +60,9 @@ impl State {
 #[cfg(test)]
 mod tests {
     use crate::session::Step;
-    use crate::testbed::{Bed, Client, refuse_next_graph, submitted};
+    use crate::testbed::{Bed, Client, Takes, refuse_next_graph, submitted, take};
     use cuda_abi::types::CUresult;
+    use std::time::Duration;
 
     /// What a client posts that exchanges a little, and how often that gave the driver something to
     /// do.
@@ -108,6 +109,17 @@ mod tests {
         let [device, host] = ends;
         assert_eq!(usual(&mut client, [device + 2, host], 2048), 4, "not aligned");
         assert_eq!(usual(&mut client, [device, device + 16], 2048), 4, "ends overlap");
+    }
+
+    #[test]
+    fn a_node_gets_no_more_parameters_than_it_was_made_with() {
+        // The driver of a test that writes ends it otherwise.
+        take(Takes { between_events_ms: 0.001, launch: Duration::ZERO });
+        let bed = Bed::new();
+        let mut client = bed.open();
+        let ends = client.some_memory();
+        get_used_to(&mut client, ends);
+        assert!(bed.shared.counters.read(0).chained_copies > 0);
     }
 
     #[test]

@@ -4,9 +4,10 @@
 use cuda_abi::table::DriverTable;
 use cuda_abi::types::*;
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ffi::{c_char, c_void};
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// What a library's variable is when it is loaded.
@@ -14,6 +15,9 @@ pub(crate) const LOADED_VALUE: u64 = 5;
 
 /// Handles that were given out; of all tests, which need them to differ only.
 static HANDLES: AtomicUsize = AtomicUsize::new(1);
+
+/// What the nodes of all tests' graphs were made with: bytes of parameters.
+static MADE_WITH_BYTES: Mutex<BTreeMap<usize, usize>> = Mutex::new(BTreeMap::new());
 
 std::thread_local! {
     /// Chains and kernels that this thread has submitted.
@@ -77,25 +81,54 @@ pub(crate) fn take(takes: Takes) {
 }
 
 /// Keeps what a node of the next graph does, as far as it has parameters: the tests' own kernels
-/// have none, those of the executor do what they say.
+/// have none, those of the executor do what they say. No node may get more than it was made with
+/// ([`crate::submit::chain`] says why).
 ///
 /// # Safety
 /// As for the driver's function.
-unsafe fn note_effect(node: *const CUDA_KERNEL_NODE_PARAMS) -> CUresult {
+unsafe fn note_effect(node: CUgraphNode, parameters: *const CUDA_KERNEL_NODE_PARAMS) -> CUresult {
     if !WRITES.get() {
         return CUresult::SUCCESS;
     }
+    // SAFETY: the caller's promise.
+    let words = unsafe { parameter_words(parameters) };
+    let made_with = MADE_WITH_BYTES.lock().unwrap_or_else(PoisonError::into_inner);
+    let room_bytes = made_with.get(&node.0).copied().unwrap_or_default();
+    assert!(words.len() * 8 <= room_bytes, "{} words for {room_bytes} bytes", words.len());
+    if !words.is_empty() {
+        EFFECTS.with_borrow_mut(|effects| effects.push(words));
+    }
+    CUresult::SUCCESS
+}
+
+/// The parameters of a node that is made or set.
+///
+/// # Safety
+/// As for the driver's functions.
+unsafe fn parameter_words(node: *const CUDA_KERNEL_NODE_PARAMS) -> Vec<u64> {
     // SAFETY: a node's parameters, whose `extra` is null or the array that the executor makes: a
     // buffer and its length.
     unsafe {
         let extra = (*node).extra;
-        if !extra.is_null() {
-            let (buffer, length) = (*extra.add(1), (*extra.add(3)).cast::<usize>());
-            let words = std::slice::from_raw_parts(buffer.cast::<u64>(), *length / 8);
-            EFFECTS.with_borrow_mut(|effects| effects.push(words.to_vec()));
+        if extra.is_null() {
+            return Vec::new();
         }
+        let (buffer, length) = (*extra.add(1), (*extra.add(3)).cast::<usize>());
+        std::slice::from_raw_parts(buffer.cast::<u64>(), *length / 8).to_vec()
     }
-    CUresult::SUCCESS
+}
+
+/// A node of a graph, which has room for what it is made with.
+///
+/// # Safety
+/// As for the driver's function.
+unsafe fn new_node(parameters: *const CUDA_KERNEL_NODE_PARAMS) -> CUgraphNode {
+    let node = CUgraphNode(handle());
+    // SAFETY: the caller's promise.
+    let room_bytes = unsafe { parameter_words(parameters) }.len() * 8;
+    let mut made_with = MADE_WITH_BYTES.lock().unwrap_or_else(PoisonError::into_inner);
+    made_with.insert(node.0, room_bytes);
+    node
 }
 
 /// This thread's driver has no memory for the next graph that it is given.
@@ -426,7 +459,7 @@ pub(super) fn table() -> DriverTable {
              count: usize,
              parameters: *const CUDA_KERNEL_NODE_PARAMS| give!(
                 node,
-                CUgraphNode(handle())
+                new_node(parameters)
             )
         ),
         cuGraphDestroy: function!(|graph: CUgraph| DONE),
@@ -452,7 +485,7 @@ pub(super) fn table() -> DriverTable {
         cuGraphExecKernelNodeSetParams_v2: function!(
             |executable: CUgraphExec,
              node: CUgraphNode,
-             parameters: *const CUDA_KERNEL_NODE_PARAMS| note_effect(parameters)
+             parameters: *const CUDA_KERNEL_NODE_PARAMS| note_effect(node, parameters)
         ),
         cuGraphLaunch: function!(|executable: CUgraphExec, stream: CUstream| launch_graph()),
         ..DriverTable::default()

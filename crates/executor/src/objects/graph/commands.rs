@@ -114,7 +114,8 @@ impl State {
                 }
             }
         }
-        graph.executable = self.instantiate(graph)?;
+        let executable = self.instantiate(graph)?;
+        graph.was_made(executable);
         Ok(())
     }
 
@@ -252,11 +253,10 @@ impl State {
         let (described, _) = link::wire::graph::Node::parse(rest)?;
         self.give_to_node(&described)?;
         let place = place as usize;
-        let node = self.graph(number)?.nodes.get(place);
-        let node = node.ok_or_else(|| no_node(place))?;
-        let (handle, kind, is_enabled) = (node.handle, node.kind, node.is_enabled);
+        let old = self.graph(number)?.nodes.get(place);
+        let kind = old.ok_or_else(|| no_node(place))?.kind;
         let (mut node, work) = self.check_change(kind, &described)?;
-        (node.handle, node.is_enabled) = (handle, is_enabled);
+        node.takes_place_of(&self.graph(number)?.nodes[place]);
         if let Err(failure) = self.change_template(&node, &work) {
             // As the driver left it: as it was.
             node.release(self);
@@ -293,7 +293,7 @@ impl State {
         }
         let next = self.instantiate(graph)?;
         self.drop_executable(graph);
-        (graph.executable, graph.spoiled) = (next, None);
+        graph.was_made(next);
         Ok(())
     }
 

@@ -70,6 +70,12 @@ struct Load {
 }
 
 impl Graph {
+    /// Its executable graph was made of the template as it is.
+    fn was_made(&mut self, executable: CUgraphExec) {
+        (self.executable, self.spoiled) = (executable, None);
+        self.nodes.iter_mut().for_each(Node::was_made);
+    }
+
     fn load(&self) -> Load {
         let mut load = Load::default();
         for node in self.nodes.iter().filter(|node| node.is_enabled) {

@@ -27,6 +27,9 @@ pub(crate) struct Node {
     pub(super) function: Option<u32>,
     pub(super) frame_bytes: u32,
     pub(super) prints: bool,
+    /// A kernel's parameters, and what the executable graph's node was made with.
+    parameter_bytes: u32,
+    room_bytes: u32,
     /// What must stay alive.
     library: Option<SharedLibrary>,
     event: Option<Arc<CUevent>>,
@@ -39,6 +42,22 @@ pub(crate) struct Node {
 }
 
 impl Node {
+    /// An executable graph was made with what it does now.
+    pub(super) fn was_made(&mut self) {
+        self.room_bytes = self.parameter_bytes;
+    }
+
+    /// The executable graph has a node in its place already.
+    pub(super) fn takes_place_of(&mut self, old: &Node) {
+        (self.handle, self.is_enabled) = (old.handle, old.is_enabled);
+        self.room_bytes = old.room_bytes;
+    }
+
+    /// Whether the executable graph's node can do what it does now.
+    fn has_room(&self) -> bool {
+        self.parameter_bytes <= self.room_bytes
+    }
+
     fn new(kind: Opcode) -> Self {
         Self {
             handle: CUgraphNode::NULL,
@@ -49,6 +68,8 @@ impl Node {
             function: None,
             frame_bytes: 0,
             prints: false,
+            parameter_bytes: 0,
+            room_bytes: 0,
             library: None,
             event: None,
             event_number: None,
@@ -132,4 +153,27 @@ pub(crate) fn with_kernel<R>(
         extra: if parameters.is_empty() { ptr::null_mut() } else { extra.as_mut_ptr() },
         ..Default::default()
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_has_room_for_as_much_as_it_was_made_with() {
+        let of_bytes = |parameter_bytes| Node { parameter_bytes, ..Node::new(Opcode::Launch) };
+        let mut made = of_bytes(16);
+        made.was_made();
+        let put_behind = |old: &Node, parameter_bytes| {
+            let mut node = of_bytes(parameter_bytes);
+            node.takes_place_of(old);
+            node
+        };
+        let fewer = put_behind(&made, 8);
+        assert!(fewer.has_room() && put_behind(&fewer, 16).has_room());
+        let mut more = put_behind(&fewer, 24);
+        assert!(!more.has_room());
+        more.was_made();
+        assert!(more.has_room() && put_behind(&more, 24).has_room());
+    }
 }

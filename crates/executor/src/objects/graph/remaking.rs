@@ -102,7 +102,7 @@ impl State {
             Ok(true) if graph.home.is_some() => {
                 self.drop_executable(&mut graph);
                 match self.instantiate(&graph) {
-                    Ok(executable) => (graph.executable, graph.spoiled) = (executable, None),
+                    Ok(executable) => graph.was_made(executable),
                     Err(failure) => self.spoil(&mut graph, failure),
                 }
                 None
@@ -160,7 +160,7 @@ impl State {
             graph.remaking = None;
             self.drop_executable(&mut graph);
             match made {
-                Ok(executable) => (graph.executable, graph.spoiled) = (executable, None),
+                Ok(executable) => graph.was_made(executable),
                 Err(code) => self.spoil(&mut graph, code.into()),
             }
         } else {

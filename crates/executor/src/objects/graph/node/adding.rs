@@ -162,6 +162,10 @@ impl State {
             // Those of an executable graph's kernels cannot be changed.
             return false;
         }
+        if !node.has_room() {
+            // With more than it was made with it may run with others' ([`crate::submit::chain`]).
+            return false;
+        }
         let (driver, handle, context) = (self.driver(), node.handle, self.context().handle());
         // SAFETY: live handles of this session and checked parameters, which the driver copies.
         let changed = unsafe {

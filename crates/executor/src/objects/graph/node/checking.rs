@@ -39,6 +39,7 @@ impl State {
                 node.function = Some(shape.function);
                 node.prints = function.prints;
                 node.frame_bytes = function.frame_bytes;
+                node.parameter_bytes = shape.parameter_bytes;
                 node.library = Some(self.modules.library_of(function)?);
                 node.attributes = attributes.iter().map(|attribute| attribute.id).collect();
                 node.place = shape.stream;
