@@ -1,11 +1,13 @@
 //! Memory and events that one client has from another (`cuIpc*`), where a device has two contexts:
 //! who opens them goes to where they are (`programs/process/lend.c`).
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use link::wire::daemon::ClientDeviceSnapshot;
 use openmps_tests::wait::{self, PATIENCE};
 use openmps_tests::{Daemon, Puppet, Runtime, Sandbox};
-use std::time::Duration;
+use rustix::process::{Pid, Signal, kill_process};
+use std::time::{Duration, Instant};
+use std::{fs, thread};
 
 /// So long something does not happen.
 const WHILE: Duration = Duration::from_millis(300);
@@ -140,6 +142,60 @@ fn what_is_open_costs_both_sides_at_a_fault() -> Result<()> {
     // They end by the first call that fails.
     ensure!(owner.ask("read").is_err() && borrower.ask("work").is_err());
     alone.must("work")
+}
+
+/// Stops the next executor that a server starts, as soon as it is there.
+fn stop_next_executor(server: u32) -> Result<Pid> {
+    let children = || fs::read_to_string(format!("/proc/{server}/task/{server}/children"));
+    let before = children()?;
+    let deadline = Instant::now() + PATIENCE;
+    while Instant::now() < deadline {
+        let now = children()?;
+        let mut new =
+            now.split_whitespace().filter(|pid| !before.split_whitespace().any(|it| it == *pid));
+        if let Some(pid) = new.next() {
+            let pid = Pid::from_raw(pid.parse()?).context("a process")?;
+            kill_process(pid, Signal::STOP)?;
+            return Ok(pid);
+        }
+    }
+    bail!("the server started no executor")
+}
+
+/// Who opens what is in a context that is being made again waits until that is done.
+#[test]
+fn what_is_shared_can_be_opened_while_its_context_recovers_from_a_fault() -> Result<()> {
+    // What takes over is started when it is needed.
+    let settings = [("OPENMPS_SOFT_STALLS", "1"), ("OPENMPS_STANDBY", "0")];
+    let daemon = Daemon::start_with(Sandbox::new()?, &settings)?;
+    let (mut hog, mut culprit) = (daemon.puppet()?, daemon.puppet()?);
+    hog.must("open")?;
+    culprit.must("open")?;
+    let mut owner = start(&daemon)?;
+    let handles = owner.ask("lend")?;
+    owner.must("fill 3")?;
+    owner.expect("read", "3")?;
+    hold(&daemon, &mut hog)?;
+    let mut borrower = start(&daemon)?;
+    borrower.must("work")?;
+    ensure!(is_in_second_context(&daemon, &borrower)? && !is_in_second_context(&daemon, &owner)?);
+    hog.must("that is enough")?;
+    let server = daemon.server()?.pid;
+    let next = thread::spawn(move || stop_next_executor(server));
+    // It has noted what there is now.
+    thread::sleep(Duration::from_millis(50));
+    culprit.tell("fault")?;
+    let next = next.join().map_err(|_| anyhow!("the thread that stops it"))??;
+    borrower.tell(&format!("borrow {handles}"))?;
+    let early = borrower.answer_within(4 * WHILE);
+    kill_process(next, Signal::CONT)?;
+    ensure!(early.is_err(), "it was not waited for: {early:?}");
+    let answer = borrower.answer_within(PATIENCE)?;
+    ensure!(answer == "ok", "{answer}: {}", daemon.sandbox().last_log_lines());
+    ensure!(!is_in_second_context(&daemon, &borrower)?);
+    borrower.must("fill 7")?;
+    owner.expect("read", "7")?;
+    borrower.must("give back")
 }
 
 /// Nobody has such a thing: it is not looked for again and again.

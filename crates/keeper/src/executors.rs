@@ -396,9 +396,11 @@ impl Keeper {
                 self.tell_keeping(place);
                 match self.is_recovering(place) {
                     true => self.take_over(place),
-                    false => self.answer_held(place),
+                    false => {
+                        self.answer_held(place);
+                        self.answer_stuck(place.device);
+                    }
                 }
-                self.answer_stuck(place.device);
             }
             FromExecutor::NothingKept => {
                 let pid = self.executor(place).map_or(0, ExecutorProcess::pid);

@@ -73,7 +73,12 @@ impl Keeper {
             // It goes to another device. Who waits for a kernel would not come to that.
             Reason::Sharing(_) | Reason::Test if self.moves.contains_key(&id) => None,
             // For that command it has been here: nobody shares such a thing.
-            Reason::Sharing(position) if !is_there || looked == Some(position) => None,
+            Reason::Sharing(position) if looked == Some(position) => None,
+            // Who shares it is there again before long.
+            Reason::Sharing(_) if self.is_recovering(to) || self.killings.contains_key(&to) => {
+                Some(Stage::Starting)
+            }
+            Reason::Sharing(_) if !is_there => None,
             Reason::Kernels if !is_over(relocated, BREATH) => None,
             Reason::Quarantine(_) if to == from => None,
             Reason::Quarantine(_) if !is_clearing => self.context_apart(to),

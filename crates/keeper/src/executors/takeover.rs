@@ -244,6 +244,7 @@ impl Keeper {
             || self.held.iter().any(|&(_, held)| held == place);
         if !is_wanted {
             self.recovering.remove(&place);
+            self.answer_stuck(place.device);
             self.tell_status();
             return self.leave_domain(place.domain);
         }
@@ -311,6 +312,7 @@ impl Keeper {
         self.tell_first_reservations(place);
         self.tell_status();
         self.answer_held(place);
+        self.answer_stuck(place.device);
     }
 
     /// No executor can be had: whoever waits for one is told.
@@ -320,6 +322,7 @@ impl Keeper {
         }
         self.started_again.remove(&place);
         log_fault!("Nobody takes over the sessions of device {}: {message}", place.device);
+        self.answer_stuck(place.device);
         let waiting: Vec<u64> =
             self.sessions_at(place).into_iter().filter(|id| self.waits(*id)).collect();
         for id in waiting {

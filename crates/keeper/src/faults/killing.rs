@@ -69,6 +69,7 @@ impl Keeper {
                 if let Some(executor) = self.executor(place) {
                     executor.tell(&ToExecutor::Resume, &[]);
                 }
+                self.answer_stuck(place.device);
                 continue;
             }
             if killing.since.elapsed() < patience && self.are_others_busy(place, killing.session) {
