@@ -33,13 +33,13 @@ impl State {
                 let (mut attributes, parameters) = split(&shape, rest)?;
                 self.map_priorities(&mut attributes);
                 let function = self.modules.function(shape.function)?;
-                if shape.parameter_bytes < function.parameter_bytes {
-                    return Err(Failure::Cuda(CUresult::ERROR_INVALID_VALUE));
-                }
+                // The driver takes what its kernel has, whatever the client says.
+                let parameters = parameters.get(..function.parameter_bytes as usize);
+                let parameters = parameters.ok_or(CUresult::ERROR_INVALID_VALUE)?;
                 node.function = Some(shape.function);
                 node.prints = function.prints;
                 node.frame_bytes = function.frame_bytes;
-                node.parameter_bytes = shape.parameter_bytes;
+                node.parameter_bytes = function.parameter_bytes;
                 node.library = Some(self.modules.library_of(function)?);
                 node.attributes = attributes.iter().map(|attribute| attribute.id).collect();
                 node.place = shape.stream;
