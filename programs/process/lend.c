@@ -7,6 +7,7 @@
  * | `fill VALUE` | waits for the event, fills what it has borrowed, and records the event | `ok` |
  * | `read` | waits for the event, in a stream | the value that all words of its own memory have, or `mixed` |
  * | `give back` | closes what it has borrowed | `ok` |
+ * | `take back` | gives up what it has lent, for other memory and another event | `ok` |
  * | `work` | a kernel on other memory | `ok` |
  *
  * What the driver refuses is answered with `error N`. */
@@ -68,6 +69,13 @@ static void fill(void *library, CUdeviceptr memory, CUevent event, uint32_t valu
     CHECK(cuEventRecord_(event, NULL));
 }
 
+static void make_own(void *library) {
+    LOAD(cuMemAlloc);
+    LOAD(cuEventCreate);
+    CHECK(cuMemAlloc_(&own, WORDS * sizeof(uint32_t)));
+    CHECK(cuEventCreate_(&own_event, CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING));
+}
+
 static void read_own(void *library) {
     LOAD(cuStreamWaitEvent);
     LOAD(cuMemcpyDtoH);
@@ -87,12 +95,10 @@ static void read_own(void *library) {
 int main(void) {
     struct Cuda cuda = open_cuda(open_library());
     void *library = cuda.library;
-    LOAD(cuMemAlloc);
-    LOAD(cuEventCreate);
+    LOAD(cuMemFree);
     LOAD(cuEventDestroy);
     LOAD(cuIpcCloseMemHandle);
-    CHECK(cuMemAlloc_(&own, WORDS * sizeof(uint32_t)));
-    CHECK(cuEventCreate_(&own_event, CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING));
+    make_own(library);
     char line[1024];
     unsigned value;
     while (fgets(line, sizeof line, stdin)) {
@@ -116,6 +122,11 @@ int main(void) {
             CUresult result = cuIpcCloseMemHandle_(borrowed);
             borrowed = 0;
             answer_result(result == CUDA_SUCCESS ? cuEventDestroy_(borrowed_event) : result);
+        } else if (strcmp(line, "take back") == 0) {
+            CHECK(cuMemFree_(own));
+            CHECK(cuEventDestroy_(own_event));
+            make_own(library);
+            answer("ok");
         } else if (strcmp(line, "work") == 0) {
             work(&cuda, 1);
             answer("ok");

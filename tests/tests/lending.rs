@@ -144,6 +144,27 @@ fn what_is_open_costs_both_sides_at_a_fault() -> Result<()> {
     alone.must("work")
 }
 
+/// Who has lent something, and has it back, is not concerned by what others have open.
+#[test]
+fn who_has_taken_back_what_it_lent_outlives_a_fault() -> Result<()> {
+    let daemon = Daemon::start(Sandbox::new()?)?;
+    let (mut owner, mut borrower, mut before) = (start(&daemon)?, start(&daemon)?, start(&daemon)?);
+    let handles = before.ask("lend")?;
+    borrower.must(&format!("borrow {handles}"))?;
+    borrower.must("give back")?;
+    before.must("take back")?;
+    before.must("fill 3")?;
+    before.expect("read", "3")?;
+    let handles = owner.ask("lend")?;
+    borrower.must(&format!("borrow {handles}"))?;
+    let mut culprit = daemon.puppet()?;
+    culprit.must("open")?;
+    culprit.expect("fault", "error 700")?;
+    before.expect("read", "3")?;
+    ensure!(owner.ask("read").is_err() && borrower.ask("work").is_err());
+    before.must("work")
+}
+
 /// Stops the next executor that a server starts, as soon as it is there.
 fn stop_next_executor(server: u32) -> Result<Pid> {
     let children = || fs::read_to_string(format!("/proc/{server}/task/{server}/children"));

@@ -226,12 +226,12 @@ impl Standing {
         [unsaved, unsaved_arrays].iter().any(|word| word.load(Ordering::Relaxed) != 0)
     }
 
-    /// From now on other clients can open something of the session.
-    pub fn note_lent(&self) {
-        self.words().lends.store(1, Ordering::Relaxed);
+    /// So many things of the session other clients have open, or can open.
+    pub fn note_lent(&self, things: usize) {
+        self.words().lends.store(things.min(u32::MAX as usize) as u32, Ordering::Relaxed);
     }
 
-    /// Whether they could.
+    /// Whether there is any.
     pub fn has_lent(&self) -> bool {
         self.words().lends.load(Ordering::Relaxed) != 0
     }
@@ -357,11 +357,13 @@ mod tests {
     fn what_is_shared_is_noted() {
         let standing = standing();
         assert!(!standing.has_lent() && !standing.has_borrowed());
-        standing.note_lent();
+        standing.note_lent(1);
         standing.note_borrowed(2);
         assert!(standing.has_lent() && standing.has_borrowed());
         standing.note_borrowed(0);
         assert!(standing.has_lent() && !standing.has_borrowed());
+        standing.note_lent(0);
+        assert!(!standing.has_lent());
     }
 
     #[test]

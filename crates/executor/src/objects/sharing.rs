@@ -99,12 +99,13 @@ impl State {
         }
         let token = exports.share(Memory { owner, address, size_bytes }, fresh.words);
         drop(exports);
-        self.standing.note_lent();
+        self.note_lent();
         self.answer(&WireToken { words: token })
     }
 
     pub(crate) fn unshare_memory(&mut self, wanted: UnshareMemory) -> Result<(), Failure> {
         self.shared_memory().withdraw(self.handle.id, wanted.address, 1);
+        self.note_lent();
         Ok(())
     }
 
@@ -171,12 +172,20 @@ impl State {
         }
         memory.withdraw(self.handle.id, 0, u64::MAX);
         own.for_each(|event| drop(events.remove(&event.token)));
+        drop((events, memory));
+        self.note_lent();
         true
     }
 
     /// Whether others use memory in a grant, or may begin to.
     pub(crate) fn is_open_to_others(&self, address: u64, size_bytes: u64) -> bool {
         self.shared_memory().overlaps(self.handle.id, address, size_bytes)
+    }
+
+    /// What others can open, or have open, after that has changed.
+    fn note_lent(&self) {
+        let events = self.sharing.events.len() - self.sharing.borrowed.len();
+        self.standing.note_lent(events + self.shared_memory().count(self.handle.id));
     }
 
     fn note_borrowed(&self) {
@@ -188,7 +197,12 @@ impl State {
     pub(crate) fn must_stay(&self, address: u64, size_bytes: u64) -> bool {
         let mut exports = self.shared_memory();
         exports.withdraw(self.handle.id, address, size_bytes);
-        exports.in_use(self.handle.id, address, size_bytes)
+        let is_in_use = exports.in_use(self.handle.id, address, size_bytes);
+        drop(exports);
+        if self.standing.has_lent() {
+            self.note_lent();
+        }
+        is_in_use
     }
 
     pub(crate) fn share_event(&mut self, wanted: EventNumber) -> Result<(), Failure> {
@@ -219,7 +233,7 @@ impl State {
         events.insert(token, Arc::downgrade(&event));
         drop(events);
         self.sharing.events.insert(wanted.event, event);
-        self.standing.note_lent();
+        self.note_lent();
         self.answer(&WireToken { words: token })
     }
 
@@ -256,8 +270,9 @@ impl State {
     /// Gives a shared event up. `true` when others still have it, so that it must not be destroyed.
     pub(crate) fn others_have(&mut self, number: u32) -> bool {
         let Some(event) = self.sharing.events.remove(&number) else { return false };
-        if self.sharing.borrowed.remove(&number) {
-            self.note_borrowed();
+        match self.sharing.borrowed.remove(&number) {
+            true => self.note_borrowed(),
+            false => self.note_lent(),
         }
         // Opening upgrades under the lock, so that of two who give it up one is the last.
         let _lock = self.shared_events();
