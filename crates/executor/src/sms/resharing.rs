@@ -61,9 +61,10 @@ impl Mailbox {
         self.is_there.load(Ordering::SeqCst)
     }
 
-    /// Whether there is any that changes what the session has: a wish that it goes does not.
+    /// Whether there is any that changes what the session has. A wish that it goes does not, nor a
+    /// wish that it looks for code that has faulted: it does when it arrives.
     pub(crate) fn has_changes(&self) -> bool {
-        let is_change = |mail: &Mail| !matches!(mail, Mail::Away);
+        let is_change = |mail: &Mail| !matches!(mail, Mail::Away | Mail::Quarantine);
         self.has_mail()
             && self.mail.lock().unwrap_or_else(PoisonError::into_inner).iter().any(is_change)
     }
@@ -182,5 +183,19 @@ impl Resharing {
     /// Whether there is something to look after.
     pub(crate) fn is_active(&self) -> bool {
         !self.orders.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_keeps_nobody_where_it_is_is_no_change() {
+        let mailbox = Mailbox::default();
+        [Mail::Away, Mail::Quarantine].into_iter().for_each(|mail| mailbox.put(mail));
+        assert!(mailbox.has_mail() && !mailbox.has_changes());
+        mailbox.put(Mail::Contexts { made: Vec::new() });
+        assert!(mailbox.has_changes());
     }
 }
