@@ -165,17 +165,17 @@ fn who_has_taken_back_what_it_lent_outlives_a_fault() -> Result<()> {
     before.must("work")
 }
 
-/// Stops the next executor that a server starts, as soon as it is there.
-fn stop_next_executor(server: u32) -> Result<Pid> {
-    let children = || fs::read_to_string(format!("/proc/{server}/task/{server}/children"));
-    let before = children()?;
+fn children(server: u32) -> Result<Vec<i32>> {
+    let listed = fs::read_to_string(format!("/proc/{server}/task/{server}/children"))?;
+    Ok(listed.split_whitespace().map(str::parse).collect::<Result<_, _>>()?)
+}
+
+/// Stops the next executor that a server starts beside these, as soon as it is there.
+fn stop_next_executor(server: u32, before: &[i32]) -> Result<Pid> {
     let deadline = Instant::now() + PATIENCE;
     while Instant::now() < deadline {
-        let now = children()?;
-        let mut new =
-            now.split_whitespace().filter(|pid| !before.split_whitespace().any(|it| it == *pid));
-        if let Some(pid) = new.next() {
-            let pid = Pid::from_raw(pid.parse()?).context("a process")?;
+        if let Some(new) = children(server)?.into_iter().find(|pid| !before.contains(pid)) {
+            let pid = Pid::from_raw(new).context("a process")?;
             kill_process(pid, Signal::STOP)?;
             return Ok(pid);
         }
@@ -202,9 +202,8 @@ fn what_is_shared_can_be_opened_while_its_context_recovers_from_a_fault() -> Res
     ensure!(is_in_second_context(&daemon, &borrower)? && !is_in_second_context(&daemon, &owner)?);
     hog.must("that is enough")?;
     let server = daemon.server()?.pid;
-    let next = thread::spawn(move || stop_next_executor(server));
-    // It has noted what there is now.
-    thread::sleep(Duration::from_millis(50));
+    let before = children(server)?;
+    let next = thread::spawn(move || stop_next_executor(server, &before));
     culprit.tell("fault")?;
     let next = next.join().map_err(|_| anyhow!("the thread that stops it"))??;
     borrower.tell(&format!("borrow {handles}"))?;

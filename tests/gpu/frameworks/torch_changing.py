@@ -1,4 +1,7 @@
-"""PyTorch, eager: training and inference in turns, each posted far ahead of the device, so that what is submitted together is never long the same."""
+"""PyTorch, eager: training and inference in turns, each posted far ahead of the device, so that what is submitted together is never long the same.
+
+Many at once show most: `python3 tests/gpu/frameworks.py --at-once 16 torch_changing`.
+"""
 
 import os
 

@@ -107,7 +107,8 @@ pub(crate) const WORD_SHAPE: Launch = Launch {
     reserved: 0,
 };
 
-/// What the kernel takes that does nothing: as much as CUDA lets most kernels take.
+/// What the kernel takes that does nothing, in its text as well: as much as CUDA lets most kernels
+/// take.
 pub(crate) const ROOM: [u8; 4096] = [0; 4096];
 
 /// How a node of it is made.

@@ -27,7 +27,7 @@ pub(crate) struct Node {
     pub(super) function: Option<u32>,
     pub(super) frame_bytes: u32,
     pub(super) prints: bool,
-    /// A kernel's parameters, and what the executable graph's node was made with.
+    /// A kernel's parameters, and those that the executable graph's node was made with.
     parameter_bytes: u32,
     room_bytes: u32,
     /// What must stay alive.
@@ -53,7 +53,7 @@ impl Node {
         self.room_bytes = old.room_bytes;
     }
 
-    /// Whether the executable graph's node can do what it does now.
+    /// Whether the executable graph's node was made with as many parameters as it has now.
     fn has_room(&self) -> bool {
         self.parameter_bytes <= self.room_bytes
     }

@@ -163,7 +163,7 @@ impl State {
             return false;
         }
         if !node.has_room() {
-            // With more than it was made with it may run with others' ([`crate::submit::chain`]).
+            // NVIDIA's driver would mix it up with others ([`crate::submit::chain`]).
             return false;
         }
         let (driver, handle, context) = (self.driver(), node.handle, self.context().handle());
